@@ -1,0 +1,54 @@
+# The two commands of a newcomer are `make demo` and `make test`. Everything runs in .venv in this checkout.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+TORCH ?= torch==2.13.0
+
+.PHONY: demo test test-fast check bench soak promises clean
+
+demo: $(VENV)/.demo
+	$(BIN)/thalweg demo
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -m "not soak"
+
+test-fast: $(VENV)/.dev
+	$(BIN)/python -m pytest -m "not slow and not soak and not gpu" -x
+
+check: $(VENV)/.dev
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.dev
+	$(BIN)/thalweg bench
+
+soak: $(VENV)/.dev
+	$(BIN)/python -m pytest -m soak
+
+promises: $(VENV)/.dev
+	$(BIN)/python tests/promises/show.py
+
+clean:
+	rm -rf $(VENV) .bench .demo .mypy_cache .ruff_cache .hypothesis
+
+# torch comes first, by version, so that no other package pulls in another build of it.
+$(VENV)/.torch:
+	@echo "== making a virtual environment in $(VENV) (once; a few minutes)"
+	$(PYTHON) -m venv $(VENV)
+	@echo "== installing torch for the CPU"
+	$(PIP) install --progress-bar off -q $(TORCH)
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.torch pyproject.toml
+	@echo "== installing thalweg with the extras of the demo"
+	$(PIP) install --progress-bar off -q -e ".[demo]"
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.torch pyproject.toml
+	@echo "== installing thalweg with the extras of the tests"
+	$(PIP) install --progress-bar off -q -e ".[dev]"
+	@touch $@ $(VENV)/.demo

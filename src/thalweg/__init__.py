@@ -1,0 +1,45 @@
+"""thalweg: training data from raw files to the batch on the device, by one ordered path.
+
+Names load on first use (PEP 562), so `import thalweg` costs milliseconds and pulls in no heavy library.
+Decides: which public names exist and where each lives. Knows nothing of what they do.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "Topology": "thalweg.core.topology",
+    "Batch": "thalweg.core.batch",
+    "Document": "thalweg.core.document",
+    "Ragged": "thalweg.core.sample",
+    "ThalwegError": "thalweg.core.errors",
+}
+_ROOMS = ("bind", "check", "cli", "core", "encode", "feed", "plan", "run", "steps", "store", "testing", "work")
+
+__all__ = ["Batch", "Document", "Ragged", "ThalwegError", "Topology", "__version__"]
+
+if TYPE_CHECKING:
+    from thalweg.core.batch import Batch
+    from thalweg.core.document import Document
+    from thalweg.core.errors import ThalwegError
+    from thalweg.core.sample import Ragged
+    from thalweg.core.topology import Topology
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name or a room on first use."""
+    if name in _ROOMS:
+        return import_module(f"thalweg.{name}")
+    where = _WHERE.get(name)
+    if where is None:
+        raise AttributeError(f"module 'thalweg' has no attribute {name!r}")
+    value = getattr(import_module(where), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Names that exist, loaded or not."""
+    return sorted({*__all__, *_ROOMS})
