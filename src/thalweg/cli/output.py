@@ -1,0 +1,44 @@
+"""What every command prints alike: one JSON document with `--json`, one block for an error.
+
+Decides the two forms. A command that takes `--json` writes exactly one JSON document to stdout, also when it fails
+({"error": {...}}, exit status 1); progress and remarks go to stderr. Knows no command.
+"""
+
+import json
+from typing import Any
+
+import click
+
+from thalweg.core.errors import ThalwegError
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document to stdout instead of text.")
+
+
+def print_json(data: Any) -> None:
+    """Print one JSON document; numpy numbers and arrays, paths and other values become what they look like."""
+    click.echo(json.dumps(data, indent=2, ensure_ascii=False, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+def error_data(error: ThalwegError) -> dict[str, Any]:
+    """Give an error as JSON-like data: {"error": {code, what, where, fix, notes}}."""
+    notes = list(getattr(error, "__notes__", ()))
+    fields = {"code": error.code, "what": error.what, "where": error.where, "fix": error.fix, "notes": notes}
+    return {"error": {name: value for name, value in fields.items() if value}}
+
+
+def error_text(error: ThalwegError) -> str:
+    """Give an error as one block: code and what, then where, notes and what to try, each on its own line."""
+    lines = [click.style(f"error {error.code}", fg="red", bold=True) + f"  {error.what}"]
+    lines += [f"  where  {error.where}"] if error.where else []
+    lines += [f"  note   {note}" for note in getattr(error, "__notes__", ())]
+    lines += [click.style("  try    ", fg="green") + error.fix] if error.fix else []
+    return "\n".join(lines)
+
+
+def say(text: str) -> None:
+    """Write one line of progress to stderr at once."""
+    click.echo(text, err=True)
