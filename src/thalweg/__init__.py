@@ -15,10 +15,29 @@ _WHERE = {
     "Document": "thalweg.core.document",
     "Ragged": "thalweg.core.sample",
     "ThalwegError": "thalweg.core.errors",
+    "from_stream": "thalweg.feed.open",
+    "from_records": "thalweg.feed.open",
+    "from_dataset": "thalweg.feed.open",
+    "mix": "thalweg.feed.feed",
+    "concat": "thalweg.feed.feed",
+    "Feed": "thalweg.feed.feed",
 }
 _ROOMS = ("bind", "check", "cli", "core", "encode", "feed", "plan", "run", "steps", "store", "testing", "work")
 
-__all__ = ["Batch", "Document", "Ragged", "ThalwegError", "Topology", "__version__"]
+__all__ = [
+    "Batch",
+    "Document",
+    "Feed",
+    "Ragged",
+    "ThalwegError",
+    "Topology",
+    "__version__",
+    "concat",
+    "from_dataset",
+    "from_records",
+    "from_stream",
+    "mix",
+]
 
 if TYPE_CHECKING:
     from thalweg.core.batch import Batch
@@ -26,6 +45,8 @@ if TYPE_CHECKING:
     from thalweg.core.errors import ThalwegError
     from thalweg.core.sample import Ragged
     from thalweg.core.topology import Topology
+    from thalweg.feed.feed import Feed, concat, mix
+    from thalweg.feed.open import from_dataset, from_records, from_stream
 
 
 def __getattr__(name: str) -> Any:

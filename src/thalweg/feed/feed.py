@@ -1,0 +1,310 @@
+"""The feed: a frozen, printable description of what a training job reads, in which order.
+
+Decides the words that users type and what each remembers. Opens sources (so that a wrong path or column is said at
+once), and else runs nothing: `feed.loader` runs a feed, `feed.look` looks into it.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from thalweg.core.errors import ConfigError, nearest
+from thalweg.feed import rules
+from thalweg.feed import stages as st
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Feed:
+    """A sequence of stages. Every verb gives a new feed; nothing is read before a loader or a look asks.
+
+    `kind` is "planned" (lengths known: rows countable, elastic, resume in constant time) or "stream" (ordered,
+    bounded, no length); `why` names the stage that made it a stream, None when planned.
+    """
+
+    stages: tuple[st.Stage, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be right, while the line that wrote it is on the stack."""
+        rules.check(self.stages)
+
+    @property
+    def kind(self) -> str:
+        """Say "planned" or "stream"."""
+        return rules.kind_of(self.stages)[0]
+
+    @property
+    def why(self) -> str | None:
+        """Name the stage that makes the feed a stream."""
+        return rules.kind_of(self.stages)[1]
+
+    def _then(self, stage: st.Stage) -> "Feed":
+        return Feed((*self.stages, stage))
+
+    # ---- which samples
+
+    def take(self, n: int) -> "Feed":
+        """Keep the first n samples of the source."""
+        return self._then(st.Take(n))
+
+    def skip(self, n: int) -> "Feed":
+        """Leave out the first n samples of the source."""
+        return self._then(st.Skip(n))
+
+    def select(self, indices: Sequence[int] | Any) -> "Feed":
+        """Keep these samples, in this order. Indices may repeat; negative ones are refused when opened."""
+        return self._then(st.Select(indices))
+
+    def repeat(self, n: int) -> "Feed":
+        """Upsample: n times, inside `concat` or `mix`. For the whole feed say `Loader(epochs=n)`."""
+        return self._then(st.Repeat(n))
+
+    def split(self, shares: Mapping[str, float], *, seed: int = 0) -> dict[str, "Feed"]:
+        """Divide by a hash of each sample's id: a sample stays on its side when data is appended.
+
+        Args:
+            shares: name -> share; shares of at most 1 in sum, what is left belongs to no part.
+            seed: another seed, another division.
+        """
+        typed = tuple(shares.items())
+        return {name: self._then(st.Split(typed, name, seed)) for name in shares}
+
+    def filter(self, fn: Callable[..., Any], columns: Any = None, *, with_info: bool = False) -> "Feed":
+        """Keep the samples for which fn is true.
+
+        Args:
+            fn: fn(sample) -> bool; with `columns`, fn(*arrays) -> bool (n,) over those table columns at once.
+            columns: names of table columns ("length", "label_tokens", ...): no sample is read then.
+            with_info: fn(sample, info), with info.rng for a seeded random filter.
+
+        On a planned feed fn is run once over the data and its keep bits are cached; the count is then known.
+        """
+        return self._then(st.Filter(fn, columns, with_info))
+
+    # ---- order
+
+    def shuffle(self, seed: int | None = None, *, buffer_size: int = 10_000, locality: int | None = None) -> "Feed":
+        """Permute anew in each epoch; a stream shuffles in a seeded window.
+
+        Args:
+            seed: None takes the loader's.
+            buffer_size: samples of a window, streams only.
+            locality: rows of a block that stay near each other, for remote shards; None permutes all freely.
+        """
+        return self._then(st.Shuffle(seed, buffer_size, locality))
+
+    # ---- samples to samples
+
+    def map(
+        self,
+        fn: Callable[..., Any],
+        *,
+        batched: bool | int = False,
+        with_info: bool = False,
+        remove_columns: Any = None,
+        workers: int | str = "auto",
+        mode: str = "auto",
+        on_error: str = "raise",
+        max_bad: float = 0.01,
+        quarantine: str | None = None,
+        timeout: float | None = None,
+        input_columns: Any = None,
+        output_columns: Any = None,
+        length: str | None = None,
+    ) -> "Feed":
+        """Apply fn to each sample: the columns that it returns are set, the others stay.
+
+        Args:
+            fn: fn(sample) -> dict, None (dropped, counted), or a list of dicts (streams, or before `.cache()`).
+            batched: True or a number: fn({column: [values]}) -> {column: [values]}, up to that many a call (256).
+            with_info: fn(sample, info): info.id, .source, .index, .epoch, .rng.
+            remove_columns: names, or "all".
+            workers: threads or processes; "auto" decides by measurement.
+            mode: "auto" | "inline" | "threads" | "processes".
+            on_error: "raise" | "skip" | "quarantine".
+            max_bad: share (float) or number (int) of samples that may fail.
+            quarantine: path for failed rows.
+            timeout: seconds a call may take.
+            input_columns: fn gets these by position.
+            output_columns: what fn returns, by position or name.
+            length: "same" promises unchanged token counts; checked when run.
+        """
+        return self._then(
+            st.Map(
+                fn,
+                batched,
+                with_info,
+                remove_columns,
+                input_columns,
+                output_columns,
+                workers,
+                mode,
+                on_error,
+                max_bad,
+                quarantine,
+                timeout,
+                length,
+            )
+        )
+
+    def cache(self, path: str | None = None, *, what: str = "samples", scope: str = "node") -> "Feed":
+        """Run what precedes once, shared by the ranks, resumable; lengths are known from here on.
+
+        Args:
+            path: folder; None takes the user's cache folder, keyed by data, code and tokenizer.
+            what: "samples", or "lengths" to keep only counts and map again when read.
+            scope: "node" | "shared" | "rank".
+        """
+        return self._then(st.Cache(path, what, scope))
+
+    # ---- samples to rows and batches
+
+    def pack(
+        self,
+        capacity: int,
+        *,
+        policy: str = "best_fit",
+        overlong: str | None = None,
+        align: int = 1,
+        max_docs: int | None = None,
+        repack: str = "epoch",
+    ) -> "Feed":
+        """Put samples into rows of at most `capacity` tokens.
+
+        Args:
+            capacity: tokens of a row.
+            policy: "best_fit" | "fill" | "auto" | "first_fit" | "next_fit" | "window_N" | "concat_split".
+            overlong: "drop" | "truncate" | "split" | "alone" | "error"; None refuses with counts where one is too long.
+            align: every document starts at a multiple of it.
+            max_docs: documents of a row at most.
+            repack: "epoch" packs anew in each epoch; "never" keeps the rows and permutes them.
+        """
+        return self._then(st.Pack(capacity, policy, overlong, align, max_docs, repack))
+
+    def balance(
+        self, by: str = "cost", *, window: int | None = None, run: int | None = None, a: float = 1.0, b: float = 0.0
+    ) -> "Feed":
+        """Bring rows of like cost into the same step, in windows sorted by cost (a*n + b*n^2, summed by document)."""
+        return self._then(st.Balance(by, window, run, a, b))
+
+    def batch(
+        self,
+        size: int,
+        *,
+        pad: str = "right",
+        pad_to: int | None = None,
+        pad_to_multiple_of: int = 1,
+        pad_id: int | None = None,
+        collate: Any = "hf",
+    ) -> "Feed":
+        """Stack `size` rows a rank and micro-batch.
+
+        Args:
+            size: rows.
+            pad: "right" | "left" | "none" (one flat row).
+            pad_to: length; None is the capacity when packed, the longest when not.
+            pad_to_multiple_of: round the length up.
+            pad_id: token id of padding; None takes the recorded tokenizer's, else 0.
+            collate: "hf" | "megatron" | "torchtitan" | "raw", or fn(list of dicts of numpy) -> dict.
+        """
+        return self._then(st.Batch(size, pad, pad_to, pad_to_multiple_of, pad_id, collate))
+
+    def bucket(
+        self,
+        boundaries: Sequence[int],
+        sizes: Sequence[int],
+        *,
+        remainder: str = "pad",
+        pad: str = "right",
+        pad_to: str = "longest",
+        pad_to_multiple_of: int = 1,
+        pad_id: int | None = None,
+        collate: Any = "hf",
+    ) -> "Feed":
+        """Batch samples of like length: bucket i holds lengths up to boundaries[i], sizes has one more entry."""
+        return self._then(
+            st.Bucket(tuple(boundaries), tuple(sizes), remainder, pad, pad_to, pad_to_multiple_of, pad_id, collate)
+        )
+
+    def token_budget(
+        self,
+        tokens: int,
+        *,
+        window: int | None = None,
+        pad: str = "right",
+        pad_to_multiple_of: int = 1,
+        pad_id: int | None = None,
+        collate: Any = "hf",
+    ) -> "Feed":
+        """Batch samples up to `tokens` padded tokens a rank and micro-batch."""
+        return self._then(st.TokenBudget(tokens, window, pad, pad_to_multiple_of, pad_id, collate))
+
+    def __len__(self) -> NoReturn:
+        """Refuse: a DataLoader would take a feed with a length for a Dataset, and lose its order and state."""
+        raise TypeError("a Feed has no len; for its rows say feed.num_rows, to train on it say tw.Loader(feed)")
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        """Refuse, for the same reason."""
+        raise TypeError(
+            f"a Feed has no [{index!r}]; to look at an item say feed.at({index!r}), to train tw.Loader(feed)"
+        )
+
+    def __bool__(self) -> bool:
+        """A feed is true; its length is not asked."""
+        return True
+
+    def __str__(self) -> str:
+        """Say the stages, the kind, and what follows from it."""
+        kind, why = rules.kind_of(self.stages)
+        lines = [f"Feed, {kind}"]
+        lines += [f"  {i} {stage}" for i, stage in enumerate(self.stages)]
+        if kind == rules.PLANNED:
+            lines.append(
+                "  elastic: any world size, workers and accumulation continue the same order; resume in constant time"
+            )
+        else:
+            lines.append(f"  a stream because {why}")
+            lines.append("  costs: no length, no known number of steps; resume reads again up to one window")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def concat(feeds: Mapping[str, Feed]) -> Feed:
+    """Give all samples of each feed once."""
+    return Feed((st.Concat(tuple(feeds.items())),))
+
+
+def mix(
+    feeds: Mapping[str, Feed],
+    *,
+    weights: Mapping[str, float] | Sequence[tuple[float, Mapping[str, float]]] | None = None,
+    by: str = "samples",
+    on_exhausted: str = "stop_first",
+    at: str = "samples",
+    seed: int | None = None,
+) -> Feed:
+    """Interleave feeds by weight (SEMANTICS 2.2 to 2.4).
+
+    Args:
+        feeds: name -> feed.
+        weights: name -> weight, or [(breakpoint, weights)] for a curriculum; None weighs all alike.
+        by: "samples" or "tokens": what the weights are shares of.
+        on_exhausted: "stop_first" | "stop_all" | "repeat" | "without_repeat".
+        at: what breakpoints count: "samples" or "tokens", from the start of the run.
+        seed: of the interleave; None takes the loader's.
+
+    Raises:
+        ConfigError: weights that are negative, not numbers or sum to 0; names that match no source.
+    """
+    if not feeds:
+        raise ConfigError("mix of nothing", where="mix", fix="give at least one feed")
+    entries = [weights] if isinstance(weights, Mapping) else [w for _, w in weights or ()]
+    for entry in entries:
+        for name, weight in entry.items():
+            if name not in feeds:
+                raise ConfigError(f"a weight for {name!r}, which is no source", where="mix", fix=nearest(name, feeds))
+            if not math.isfinite(weight):
+                raise ConfigError(f"weight {weight!r} of {name!r} is not a finite number", where="mix")
+    schedule = st.schedule_of(weights, list(feeds))
+    return Feed((st.Mix(tuple(feeds.items()), schedule, by, at, on_exhausted, seed),))

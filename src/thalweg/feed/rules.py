@@ -1,0 +1,345 @@
+"""Which stages may follow which, and from where on a feed is a stream.
+
+Decides refusals when a feed is built (SEMANTICS 1.3 and 2.5), each with the reason and the right order, and the
+kind of a feed with the stage that made it so. Reads no data and runs nothing.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from thalweg.core.errors import ConfigError, nearest
+from thalweg.feed.stages import (
+    BATCHING,
+    SOURCES,
+    Balance,
+    Batch,
+    Bucket,
+    Cache,
+    Concat,
+    Filter,
+    From,
+    FromStream,
+    Map,
+    Mix,
+    Pack,
+    Repeat,
+    Select,
+    Shuffle,
+    Skip,
+    Split,
+    Stage,
+    Take,
+    TokenBudget,
+)
+
+PLANNED, STREAM = "planned", "stream"
+POLICIES = ("best_fit", "fill", "auto", "first_fit", "next_fit", "concat_split")
+OVERLONG = ("drop", "truncate", "split", "alone", "error")
+EXHAUSTED = ("stop_first", "stop_all", "repeat", "without_repeat")
+DIALECTS = ("hf", "megatron", "torchtitan", "raw")
+
+# (stage that is added, stage that is there, reason, right order)
+_ORDER: tuple[tuple[type[Stage] | tuple[type[Stage], ...], type[Stage] | tuple[type[Stage], ...], str, str], ...] = (
+    (Shuffle, BATCHING, "batches would be made once and stay the same in every epoch", ".shuffle().batch(n)"),
+    (Shuffle, Repeat, "samples of the next pass would mix into this one", "Loader(feed.shuffle(), epochs=n)"),
+    (Shuffle, Pack, "rows are permuted already, anew in each epoch", ".shuffle().pack(n)"),
+    (Pack, BATCHING, "a packed row is made of samples, not of batches", ".pack(n).batch(m)"),
+    (Pack, Pack, "rows are packed already", "one .pack(n)"),
+    (BATCHING, BATCHING, "batch, bucket and token_budget are alternatives", "one of them"),
+    ((Bucket, TokenBudget), Pack, "packed rows are all of one length", ".pack(n).batch(m)"),
+    (Filter, BATCHING, "a filter sees samples", ".filter(fn).batch(n)"),
+    (Filter, Pack, "a filter behind pack would break rows", ".filter(fn).pack(n)"),
+    (Cache, BATCHING, "batches depend on the layout", ".cache().batch(n)"),
+    (Cache, Pack, "rows are a plan, nothing is computed that could be kept", ".cache().pack(n)"),
+    (Map, BATCHING, "a map sees samples or rows", ".map(fn).batch(n)"),
+    (Balance, BATCHING, "rows are dealt to batches already", ".balance().batch(n)"),
+    ((Take, Skip, Select, Split), BATCHING, "batches depend on the layout", ".take(n).batch(m)"),
+    ((Take, Skip, Select, Split), (Pack, Shuffle), "it picks samples of the source", ".take(n).shuffle().pack(m)"),
+    ((Take, Skip, Select, Split), Mix, "a mix has no fixed list of samples", "mix({'a': a.take(n), ...})"),
+    (Repeat, (Pack, *BATCHING), "repeating the whole feed is the loader's", "Loader(feed, epochs=n)"),
+)
+
+
+def check(stages: Sequence[Stage]) -> None:
+    """Refuse a sequence of stages that cannot be right.
+
+    Raises:
+        ConfigError: with the reason and the right order.
+    """
+    assert stages
+    last, before = stages[-1], stages[:-1]
+    for new, old, reason, right in _ORDER:
+        if isinstance(last, new):
+            there = next((s for s in before if isinstance(s, old)), None)
+            if there is not None:
+                raise ConfigError(f"{last.verb} after {there.verb}: {reason}", where=str(last), fix=right)
+    for kinds, test in _CHECKS.items():
+        if isinstance(last, kinds):
+            test(last, before)
+
+
+def _positive(value: Any, name: str, where: Stage) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{name} must be an integer of at least 1, not {value!r}", where=str(where))
+
+
+def _one_of(value: Any, name: str, choices: Sequence[str], where: Stage) -> None:
+    if value not in choices:
+        raise ConfigError(f"{name}={value!r} is unknown", where=where.verb, fix=nearest(str(value), choices))
+
+
+def _check_pack(stage: Any, before: Sequence[Stage]) -> None:
+    _positive(stage.capacity, "capacity", stage)
+    _positive(stage.align, "align", stage)
+    if stage.max_docs is not None:
+        _positive(stage.max_docs, "max_docs", stage)
+    if not str(stage.policy).startswith("window_"):
+        _one_of(stage.policy, "policy", (*POLICIES, "window_512"), stage)
+    _one_of(stage.repack, "repack", ("epoch", "never"), stage)
+    if stage.overlong is not None:
+        _one_of(stage.overlong, "overlong", OVERLONG, stage)
+        if stage.policy == "concat_split":
+            raise ConfigError("concat_split takes no overlong: every token is kept", where=str(stage))
+    elif stage.policy != "concat_split" and kind_of((*before, stage))[0] == STREAM:
+        raise ConfigError(
+            "a stream cannot count its samples that are too long for a row beforehand",
+            where=str(stage),
+            fix='say what becomes of them: overlong="drop", "truncate", "split", "alone" or "error"',
+        )
+
+
+def _check_batch(stage: Any, _before: Sequence[Stage]) -> None:
+    if isinstance(stage, Batch):
+        _positive(stage.size, "size", stage)
+        if stage.pad_to is not None:
+            _positive(stage.pad_to, "pad_to", stage)
+    elif isinstance(stage, TokenBudget):
+        _positive(stage.tokens, "tokens", stage)
+    else:
+        if len(stage.sizes) != len(stage.boundaries) + 1 or list(stage.boundaries) != sorted(set(stage.boundaries)):
+            raise ConfigError(
+                f"{len(stage.boundaries)} boundaries need {len(stage.boundaries) + 1} batch sizes and must rise",
+                where=str(stage),
+            )
+        for size in stage.sizes:
+            _positive(size, "batch size", stage)
+    _positive(stage.pad_to_multiple_of, "pad_to_multiple_of", stage)
+    _one_of(stage.pad, "pad", ("right", "left", "none"), stage)
+    if not callable(stage.collate):
+        _one_of(stage.collate, "collate", DIALECTS, stage)
+
+
+def _check_map(stage: Any, before: Sequence[Stage]) -> None:
+    _callable(stage)
+    _one_of(stage.mode, "mode", ("auto", "inline", "threads", "processes"), stage)
+    _one_of(stage.on_error, "on_error", ("raise", "skip", "quarantine"), stage)
+    if stage.length is not None:
+        _one_of(stage.length, "length", ("same",), stage)
+    known = known_columns(before)
+    given, made = names(stage.input_columns), names(stage.output_columns)
+    if known is None:
+        return
+    for wanted in (*given, *(() if stage.remove_columns == "all" else names(stage.remove_columns))):
+        if wanted not in known:
+            raise ConfigError(f"no column {wanted!r}", where=str(stage), fix=nearest(wanted, known))
+    taken = [c for c in made if c in known and c not in given]
+    if taken and given:
+        raise ConfigError(
+            f"column {taken[0]!r} exists and is not an input of the function",
+            where=str(stage),
+            fix="name it in input_columns too, or give the new column another name",
+        )
+
+
+def names(columns: Any) -> tuple[str, ...]:
+    """Read a column or several."""
+    return () if columns is None else (columns,) if isinstance(columns, str) else tuple(columns)
+
+
+def known_columns(stages: Sequence[Stage]) -> tuple[str, ...] | None:
+    """Say which columns a sample has behind these stages; None where a function hides it."""
+    known: tuple[str, ...] | None = None
+    for stage in stages:
+        if isinstance(stage, From):
+            known = stage.source.columns
+        elif isinstance(stage, SOURCES):
+            known = None
+        elif isinstance(stage, Map):
+            if stage.output_columns is None or known is None or stage.batched:
+                known = None
+            else:
+                gone = known if stage.remove_columns == "all" else names(stage.remove_columns)
+                known = (*(c for c in known if c not in gone), *names(stage.output_columns))
+    return known
+
+
+def _callable(stage: Any) -> None:
+    if not callable(stage.fn):
+        raise ConfigError(f"{stage.verb} needs a function, not {type(stage.fn).__name__}", where=stage.verb)
+
+
+def _check_filter(stage: Any, before: Sequence[Stage]) -> None:
+    _callable(stage)
+    if draws_at_random(stage.fn) and not stage.with_info:
+        raise ConfigError(
+            "a random filter without a seed keeps other samples on each rank and in each run",
+            where=str(stage),
+            fix="filter(fn, with_info=True) with fn(sample, info) drawing from info.rng",
+        )
+    del before
+
+
+def draws_at_random(fn: Any) -> bool:
+    """Say whether a plain function's own code reaches for a global random generator."""
+    code, scope = getattr(fn, "__code__", None), getattr(fn, "__globals__", {})
+    if code is None:
+        return False
+    modules = [getattr(scope.get(name), "__name__", "") for name in code.co_names]
+    if any(m in ("random", "numpy.random", "secrets") for m in modules):
+        return True
+    numpy_random = any(m in ("numpy", "torch") for m in modules) and bool(
+        {"random", "rand", "randn", "randint"} & set(code.co_names)
+    )
+    drawn = any(getattr(scope.get(name), "__module__", "") in ("random", "numpy.random") for name in code.co_names)
+    return numpy_random or drawn
+
+
+def _check_cache(stage: Any, before: Sequence[Stage]) -> None:
+    _one_of(stage.what, "what", ("samples", "lengths"), stage)
+    _one_of(stage.scope, "scope", ("node", "shared", "rank"), stage)
+    random = next((s for s in before if isinstance(s, Map | Filter) and s.with_info), None)
+    if random is not None and isinstance(random, Map):
+        raise ConfigError(
+            "cache after a map with info.rng or info.epoch would freeze its random numbers",
+            where=str(stage),
+            fix="put .cache() before that map",
+        )
+
+
+def _check_mix(stage: Any, _before: Sequence[Stage]) -> None:
+    _one_of(stage.by, "by", ("samples", "tokens"), stage)
+    _one_of(stage.at, "at", ("samples", "tokens"), stage)
+    _one_of(stage.on_exhausted, "on_exhausted", EXHAUSTED, stage)
+    starts = [start for start, _ in stage.schedule]
+    if not starts or starts[0] != 0 or starts != sorted(set(starts)):
+        raise ConfigError("breakpoints must rise from 0", where="mix", fix=f"they are {starts}")
+    for start, weights in stage.schedule:
+        if any(w < 0 for _, w in weights) or not sum(w for _, w in weights):
+            raise ConfigError("weights must be at least 0 with a sum above 0", where=f"mix, entry at {start}")
+    if stage.on_exhausted in ("stop_all", "repeat"):
+        never = [name for name, w in stage.schedule[-1][1] if not w]
+        if never:
+            raise ConfigError(
+                f"source {never[0]!r} has weight 0 in the last entry: on_exhausted={stage.on_exhausted!r} never ends",
+                where="mix",
+                fix='give it a weight, leave it out, or use on_exhausted="stop_first"',
+            )
+    for name, feed in stage.feeds:
+        _check_part(name, feed, "mix")
+        if stage.by == "tokens" or stage.at == "tokens":
+            kind, why = lengths_known(feed.stages)
+            if not kind:
+                raise ConfigError(
+                    f"weights by tokens need lengths; source {name!r} has none: {why}",
+                    where="mix",
+                    fix="add .cache() to it",
+                )
+
+
+def _check_part(name: str, feed: Any, verb: str) -> None:
+    for stage in feed.stages:
+        if isinstance(stage, (Pack, *BATCHING, Balance)):
+            raise ConfigError(
+                f"source {name!r} is packed or batched already", where=verb, fix=f"{verb}(...).pack(n).batch(m)"
+            )
+        if isinstance(stage, Mix):
+            raise ConfigError(
+                f"source {name!r} is itself a mix",
+                where=verb,
+                fix="name all sources in one mix, weights multiplied out",
+            )
+        if isinstance(stage, FromStream):
+            raise ConfigError(
+                f"source {name!r} is a stream",
+                where=verb,
+                fix="write it as records first, or mix streams by their own library",
+            )
+
+
+def _check_concat(stage: Any, _before: Sequence[Stage]) -> None:
+    if not stage.feeds:
+        raise ConfigError("concat of nothing", where="concat")
+    for name, feed in stage.feeds:
+        _check_part(name, feed, "concat")
+
+
+def _check_split(stage: Any, _before: Sequence[Stage]) -> None:
+    total = math.fsum(share for _, share in stage.shares)
+    if any(share < 0 for _, share in stage.shares) or not 0 < total <= 1 + 1e-9:
+        raise ConfigError(f"shares must be at least 0 with a sum of at most 1, not {total:g}", where="split")
+
+
+def _check_count(stage: Any, _before: Sequence[Stage]) -> None:
+    if not isinstance(stage.n, int) or stage.n < 0:
+        raise ConfigError(f"{stage.verb} needs a count of at least 0, not {stage.n!r}", where=stage.verb)
+
+
+def _check_repeat(stage: Any, _before: Sequence[Stage]) -> None:
+    _positive(stage.n, "n", stage)
+
+
+def _check_balance(stage: Any, before: Sequence[Stage]) -> None:
+    _one_of(stage.by, "by", ("cost", "tokens"), stage)
+    if stage.window is not None and stage.run is not None and stage.window % stage.run:
+        raise ConfigError(f"a window of {stage.window} rows is no multiple of its run of {stage.run}", where="balance")
+    if kind_of(before)[0] == STREAM:
+        raise ConfigError("balance needs a plan", where="balance", fix="add .cache() after the map")
+
+
+_CHECKS: dict[Any, Callable[[Any, Sequence[Stage]], None]] = {
+    Pack: _check_pack,
+    BATCHING: _check_batch,
+    Map: _check_map,
+    Filter: _check_filter,
+    Cache: _check_cache,
+    Mix: _check_mix,
+    Concat: _check_concat,
+    Split: _check_split,
+    (Take, Skip): _check_count,
+    Repeat: _check_repeat,
+    Balance: _check_balance,
+}
+
+
+def lengths_known(stages: Sequence[Stage]) -> tuple[bool, str | None]:
+    """Say whether true lengths are known behind these stages, and if not, which stage hides them."""
+    known, why = True, None
+    for i, stage in enumerate(stages):
+        if isinstance(stage, From):
+            if stage.source.lengths is None:
+                known, why = False, f"{stage}: it has no column of token counts"
+        elif isinstance(stage, FromStream):
+            known, why = False, f"{stage}: a stream has no length"
+        elif isinstance(stage, Concat | Mix):
+            for name, feed in stage.feeds:
+                inner, reason = lengths_known(feed.stages)
+                if not inner and known:
+                    known, why = False, f"source {name!r}: {reason}"
+        elif isinstance(stage, Map) and stage.length != "same" and known:
+            known, why = False, f"stage {i} {stage}: lengths after it are unknown"
+        elif isinstance(stage, Cache):
+            known, why = True, None
+    return known, why
+
+
+def kind_of(stages: Sequence[Stage]) -> tuple[str, str | None]:
+    """Say "planned" or "stream", and which stage makes it a stream."""
+    for i, stage in enumerate(stages):
+        if isinstance(stage, FromStream):
+            return STREAM, f"{stage}: data without random access"
+        if isinstance(stage, Pack | Bucket | TokenBudget | Balance):
+            known, why = lengths_known(stages[:i])
+            if not known:
+                return STREAM, f"{stage.verb} needs lengths, and {why}; .cache() before it keeps the feed planned"
+    return PLANNED, None
