@@ -1,0 +1,136 @@
+"""What each model family's `forward` takes: the names, shapes and label convention of a batch, as tables.
+
+Decides, for each dialect, which keys a batch of rows gets and what stands under each. A packed batch for Hugging
+Face models has no attention mask and switches the cache off: with either of them left as it is, documents of one
+row see each other. Knows no tensor library: numpy in, numpy out.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.core.errors import ConfigError
+from thalweg.core.sample import IGNORE_INDEX
+from thalweg.plan.labels import shift
+from thalweg.plan.rows import RowArrays
+
+Column: TypeAlias = Callable[[RowArrays], Any]
+Columns: TypeAlias = Mapping[str, Column]
+
+
+def attention_mask(rows: RowArrays) -> NDArray[np.int64]:
+    """Give 1 on real places and 0 on padding, int64 (B, L), from the lengths of the rows."""
+    width = rows.input_ids.shape[1]
+    at = np.arange(width)
+    real = at >= width - rows.lengths[:, None] if rows.pad == "left" else at < rows.lengths[:, None]
+    mask: NDArray[np.int64] = real.astype(np.int64)
+    return mask
+
+
+def _shifted(rows: RowArrays) -> NDArray[np.int64]:
+    return shift(rows.labels)
+
+
+def _loss_mask(rows: RowArrays) -> NDArray[np.float32]:
+    mask: NDArray[np.bool_] = _shifted(rows) != IGNORE_INDEX
+    return mask.astype(np.float32)
+
+
+def _shifted_or_zero(rows: RowArrays) -> NDArray[np.int64]:
+    labels = _shifted(rows)
+    labels[labels == IGNORE_INDEX] = 0  # Megatron reads the loss mask, and wants a token of the vocabulary here
+    return labels
+
+
+def _ids(rows: RowArrays) -> Any:
+    return rows.input_ids
+
+
+def _labels(rows: RowArrays) -> Any:
+    return rows.labels
+
+
+def _positions(rows: RowArrays) -> Any:
+    return rows.position_ids
+
+
+def _media_positions(rows: RowArrays) -> Any:
+    return rows.position_ids[1:] if rows.position_ids.ndim == 3 else rows.position_ids
+
+
+HF_PACKED: Columns = {
+    "input_ids": _ids,
+    "labels": _labels,
+    "position_ids": _positions,
+    "cu_seq_lens_q": lambda rows: rows.cu_seqlens,
+    "cu_seq_lens_k": lambda rows: rows.cu_seqlens.copy(),
+    "max_length_q": lambda rows: rows.max_seqlen,
+    "max_length_k": lambda rows: rows.max_seqlen,
+    "use_cache": lambda _: False,
+}
+HF_RIGHT: Columns = {"input_ids": _ids, "labels": _labels, "attention_mask": attention_mask}
+HF_LEFT: Columns = {**HF_RIGHT, "position_ids": _positions}
+MEGATRON_PADDED: Columns = {
+    "tokens": _ids,
+    "labels": _shifted_or_zero,
+    "loss_mask": _loss_mask,
+    "position_ids": _media_positions,
+    "attention_mask": lambda _: None,
+}
+MEGATRON_PACKED: Columns = {
+    **MEGATRON_PADDED,
+    "cu_seqlens": lambda rows: rows.cu_seqlens[None],
+    "max_seqlen": lambda rows: np.array([rows.max_seqlen], np.int32),
+}
+TORCHTITAN: Columns = {"input": _ids, "positions": _positions, "labels": _shifted}
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """One family's convention. Called with rows, it gives the batch as a dict of fresh arrays and plain values.
+
+    Args:
+        name: the word of `batch(collate=...)`.
+        tables: columns by kind of row: "packed", "right", "left".
+        labels_shifted: labels stand on the token that predicts them.
+        pair: key of the second part where a batch is (dict, labels); None: one dict.
+    """
+
+    name: str
+    tables: Mapping[str, Columns]
+    labels_shifted: bool
+    pair: str | None = None
+
+    def __call__(self, rows: RowArrays) -> dict[str, Any]:
+        """Give the batch of these rows.
+
+        Raises:
+            ConfigError: the dialect has no form for this kind of padding.
+        """
+        kind = "packed" if rows.packed else rows.pad
+        table = self.tables.get(kind)
+        if table is None:
+            raise ConfigError(f"collate={self.name!r} has no rows padded on the {kind}", fix='say pad="right"')
+        batch = {name: column(rows) for name, column in table.items()}
+        if rows.position_ids.ndim == 3 and self.name == "hf":
+            batch["position_ids"] = rows.position_ids
+        batch.update(rows.columns)
+        return batch
+
+    def form(self, batch: dict[str, Any]) -> Any:
+        """Give the batch in the form that the trainer takes: itself, or (batch without labels, labels)."""
+        if self.pair is None:
+            return batch
+        return batch, batch.pop(self.pair)
+
+
+DIALECTS: Mapping[str, Dialect] = {
+    "hf": Dialect("hf", {"packed": HF_PACKED, "right": HF_RIGHT, "left": HF_LEFT}, labels_shifted=False),
+    "megatron": Dialect("megatron", {"packed": MEGATRON_PACKED, "right": MEGATRON_PADDED}, labels_shifted=True),
+    "torchtitan": Dialect(
+        "torchtitan", {"packed": TORCHTITAN, "right": TORCHTITAN}, labels_shifted=True, pair="labels"
+    ),
+}

@@ -1,0 +1,278 @@
+"""The arrays of a batch of rows: tokens, labels, positions and segment borders, from documents and loss spans.
+
+Decides where each token stands: documents end to end in their row, padding as one segment of its own at the row's
+end (or start), positions that restart with each segment. Masks come from places, never from token values: a real
+token may equal the padding token. Knows no model's names for these arrays (`encode.collate` does).
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from thalweg.core.errors import ConfigError, InputError
+from thalweg.core.sample import IGNORE_INDEX, Ragged
+from thalweg.plan.labels import loss_mask, span_bounds
+
+Ints = NDArray[np.int64]
+Pad: TypeAlias = Literal["right", "left", "none"]
+
+
+@dataclass(slots=True, eq=False)
+class RowArrays:
+    """One micro-batch of rows. With pad "none" all rows stand end to end in one flat row and B is 1.
+
+    Args:
+        input_ids: int (B, L).
+        labels: int (B, L), unshifted, -100 off the loss, on padding and on the first token of each document.
+        position_ids: int (B, L), from 0 in each segment; (4, B, L) with multimodal positions, text first.
+        cu_seqlens: int32 (k + 1,), borders of all segments of the B * L places; a padding tail is a segment.
+        max_seqlen: longest segment.
+        lengths: int64 (B,), places of each row before its padding.
+        weight: float32, one for each row asked for; 0 on a row without a token.
+        num_tokens: real tokens.
+        num_label_tokens: tokens in the loss, the same number under either label convention.
+        packed: True where segments must be kept apart; False for rows of one document and padding.
+        pad: side of the padding.
+        columns: further columns, token-aligned ones as (B, L), in the model's names.
+    """
+
+    input_ids: NDArray[Any]
+    labels: NDArray[Any]
+    position_ids: NDArray[Any]
+    cu_seqlens: NDArray[np.int32]
+    max_seqlen: int
+    lengths: Ints
+    weight: NDArray[np.float32]
+    num_tokens: int
+    num_label_tokens: int
+    packed: bool
+    pad: Pad
+    columns: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def segment_ids(self) -> NDArray[np.int32]:
+        """Number of each place's segment in its row from 0, int32 (B, L)."""
+        rows, width = self.input_ids.shape
+        sizes = np.diff(self.cu_seqlens)
+        row = self.cu_seqlens[:-1][sizes > 0] // max(width, 1)
+        number = np.arange(len(row)) - np.searchsorted(row, row)
+        return np.repeat(number.astype(np.int32), sizes[sizes > 0]).reshape(rows, width)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """Where documents stand in a batch of rows.
+
+    Args:
+        shape: (B, L).
+        starts: int64 (n,), place of each document's first token among the B * L.
+        sizes: int64 (n,), tokens of each document.
+        segments: int64 (k,), places of each segment in order, padding included; sums to B * L.
+        rows: int64 (B, 3): first token among all documents' tokens, number of tokens, first place.
+        dense: documents of a row stand without gaps (no alignment).
+        lengths: int64 (B,), places of each row before its padding.
+    """
+
+    shape: tuple[int, int]
+    starts: Ints
+    sizes: Ints
+    segments: Ints
+    rows: Ints
+    dense: bool
+    lengths: Ints
+
+    @classmethod
+    def plan(
+        cls,
+        sizes: Ints,
+        row_offsets: Ints,
+        *,
+        pad: Pad = "right",
+        width: int | None = None,
+        multiple: int = 1,
+        align: int = 1,
+    ) -> "Layout":
+        """Decide the place of every document.
+
+        Args:
+            sizes: int64 (n,), tokens of each document, row after row; an empty one takes no place and no segment.
+            row_offsets: int64 (B + 1,), documents of each row.
+            pad: side of the padding; "none": one flat row.
+            width: tokens of a row; None: those of the longest row.
+            multiple: rows are as wide as a multiple of this.
+            align: each document takes up a multiple of this many places.
+
+        Raises:
+            InputError: a row is longer than `width`.
+        """
+        taken = -(-sizes // align) * align
+        ends = np.zeros(len(sizes) + 1, np.int64)
+        np.cumsum(taken, out=ends[1:])
+        tokens = np.zeros(len(sizes) + 1, np.int64)
+        np.cumsum(sizes, out=tokens[1:])
+        lengths = ends[row_offsets[1:]] - ends[row_offsets[:-1]]
+        if pad == "none":
+            lengths, row_offsets = lengths.sum(keepdims=True), row_offsets[[0, -1]]
+        longest = int(lengths.max(initial=0))
+        if width is not None and longest > width and pad != "none":
+            bad = int(np.argmax(lengths))
+            raise InputError(f"row {bad} has {longest} tokens and rows take {width}", fix="pack to true token counts")
+        full = -(-max(longest if width is None or pad == "none" else width, 1) // multiple) * multiple
+        b = len(lengths)
+        tail = full - lengths
+        first = np.arange(b) * full + (tail if pad == "left" else 0)  # first place of each row's documents
+        shift = np.repeat(first - ends[row_offsets[:-1]], np.diff(row_offsets))
+        at = row_offsets[:-1] if pad == "left" else row_offsets[1:]
+        segments = np.insert(taken, at, tail)
+        base, count = tokens[row_offsets[:-1]], tokens[row_offsets[1:]] - tokens[row_offsets[:-1]]
+        rows = np.stack([base, count, first], axis=1)
+        return cls((b, full), ends[:-1] + shift, sizes, segments[segments > 0], rows, align == 1, lengths)
+
+    def place(self, values: NDArray[Any], fill: Any, dtype: DTypeLike = np.int64) -> NDArray[Any]:
+        """Put token-aligned values in their places; `fill` elsewhere.
+
+        Args:
+            values: (T,), those of all documents end to end.
+            fill: value on padding.
+            dtype: of the result.
+
+        Returns:
+            (B, L), a fresh array.
+        """
+        b, width = self.shape
+        flat = np.empty(b * width, dtype)
+        if not self.dense:
+            flat.fill(fill)
+            flat[np.repeat(self.starts - np.cumsum(self.sizes) + self.sizes, self.sizes) + np.arange(len(values))] = (
+                values
+            )
+            return flat.reshape(b, width)
+        end = 0
+        for base, count, first in self.rows.tolist():
+            flat[end:first] = fill
+            end = first + count
+            flat[first:end] = values[base : base + count]
+        flat[end:] = fill
+        return flat.reshape(b, width)
+
+
+def lay_out(
+    tokens: Ragged,
+    row_offsets: NDArray[np.integer],
+    *,
+    spans: Ragged | None = None,
+    labels: Ragged | None = None,
+    packed: bool = True,
+    capacity: int | None = None,
+    pad: Pad = "right",
+    pad_id: int = 0,
+    pad_to_multiple_of: int = 1,
+    align: int = 1,
+    max_docs: int | None = None,
+    rope: Ragged | None = None,
+    aligned: dict[str, Ragged] | None = None,
+    dtype: DTypeLike = np.int64,
+) -> RowArrays:
+    """Lay documents out as rows, in one vectorised pass.
+
+    Args:
+        tokens: int (n_i,) of each document, in row order. An empty one (a sample that failed) takes no place.
+        row_offsets: int (B + 1,), row b holds documents row_offsets[b] to row_offsets[b + 1].
+        spans: int (k, 2) of each document, tokens in the loss; None with labels None: all tokens.
+        labels: int (n_i,) of each document, unshifted, instead of spans.
+        packed: rows of several documents that must not see each other; False: one document a row at most.
+        capacity: tokens of a row; None: those of the longest row.
+        pad: "right", "left" (packed rows can't), or "none": one flat row without padding.
+        pad_id: token on padding.
+        pad_to_multiple_of: rows are as wide as a multiple of this.
+        align: each document takes up a multiple of this many places, the rest of it padding inside its segment.
+        max_docs: documents of a row at most; `cu_seqlens` then has the fixed length B * (max_docs + 1) + 1.
+        rope: int (n_i, 3) of each document: multimodal positions (time, height, width).
+        aligned: further token-aligned columns, 0 on padding.
+        dtype: of tokens, labels and positions.
+
+    Raises:
+        InputError: a row above the capacity or with more than max_docs documents.
+        SampleError: a span that does not fit its document.
+        ConfigError: left padding of packed rows, or an unpacked row of several documents.
+    """
+    offsets = np.asarray(row_offsets, np.int64)
+    sizes = tokens.lengths
+    if packed and pad == "left":
+        raise ConfigError("packed rows can't be padded on the left", fix='say pad="right" or pad="none"')
+    if not packed and len(offsets) > 1 and np.diff(offsets).max() > 1:
+        raise ConfigError("an unpacked row holds one document at most", fix="lay out with packed=True")
+    layout = Layout.plan(sizes, offsets, pad=pad, width=capacity, multiple=pad_to_multiple_of, align=align)
+    b, width = layout.shape
+    cu = np.zeros(len(layout.segments) + 1, np.int32)
+    np.cumsum(layout.segments, out=cu[1:])
+    places = np.arange(b * width, dtype=dtype)
+    places -= np.repeat(cu[:-1].astype(dtype), layout.segments)
+    positions = places.reshape(b, width)
+    if rope is not None:
+        three = [layout.place(rope.values[:, i], 0, dtype) for i in range(3)]
+        positions = np.stack([positions, *(_restart_padding(r, positions, layout) for r in three)])
+    ids = layout.place(tokens.values, pad_id, dtype)
+    targets, counted = _labels(ids, layout, spans, labels)
+    weight = np.ones(len(offsets) - 1, np.float32)
+    ends = np.append(0, np.cumsum(sizes))
+    weight[ends[offsets[1:]] == ends[offsets[:-1]]] = 0.0
+    return RowArrays(
+        input_ids=ids,
+        labels=targets,
+        position_ids=positions,
+        cu_seqlens=cu if max_docs is None else _fixed(cu, offsets, sizes, max_docs),
+        max_seqlen=int(layout.segments.max(initial=0)),
+        lengths=layout.lengths,
+        weight=weight,
+        num_tokens=len(tokens.values),
+        num_label_tokens=counted,
+        packed=packed or pad == "none",
+        pad=pad,
+        columns={k: layout.place(v.values, 0, v.values.dtype) for k, v in (aligned or {}).items()},
+    )
+
+
+def _labels(ids: NDArray[Any], layout: Layout, spans: Ragged | None, labels: Ragged | None) -> tuple[NDArray[Any], int]:
+    """Give labels (B, L) and the number of tokens in the loss."""
+    ignore = ids.dtype.type(IGNORE_INDEX)
+    real = layout.sizes > 0
+    if labels is not None:
+        out = layout.place(labels.values, IGNORE_INDEX, ids.dtype)
+        out.reshape(-1)[layout.starts[real]] = IGNORE_INDEX
+        return out, int(np.count_nonzero(out != IGNORE_INDEX))
+    if spans is not None:
+        bounds = span_bounds(spans, layout.sizes, layout.starts)
+        mask = loss_mask(bounds, ids.size).reshape(ids.shape)
+        return np.where(mask, ids, ignore), int((bounds[1::2] - bounds[::2]).sum())
+    if layout.dense:
+        out = ids.copy()
+        flat, end = out.reshape(-1), 0
+        for _, count, first in layout.rows.tolist():
+            flat[end:first] = ignore
+            end = first + count
+        flat[end:] = ignore
+        flat[layout.starts[real]] = ignore
+        return out, int((layout.sizes[real] - 1).sum())
+    pairs = np.stack([layout.starts[real] + 1, (layout.starts + layout.sizes)[real]], axis=1)
+    mask = loss_mask(pairs.reshape(-1), ids.size).reshape(ids.shape)
+    return np.where(mask, ids, ignore), int((layout.sizes[real] - 1).sum())
+
+
+def _restart_padding(rope: NDArray[Any], text: NDArray[Any], layout: Layout) -> NDArray[Any]:
+    """Give multimodal positions that run on padding as the text positions do."""
+    real = layout.place(np.ones(int(layout.sizes.sum()), np.bool_), False, np.bool_)
+    return np.where(real, rope, text)
+
+
+def _fixed(cu: NDArray[np.int32], offsets: Ints, sizes: Ints, max_docs: int) -> NDArray[np.int32]:
+    """Give borders padded to a fixed number of entries by repeating the last."""
+    real = np.append(0, np.cumsum(sizes > 0))
+    most = int(np.diff(real[offsets]).max(initial=0))
+    if most > max_docs:
+        raise InputError(f"a row holds {most} documents and max_docs is {max_docs}", fix="pack with the same max_docs")
+    out = np.full((len(offsets) - 1) * (max_docs + 1) + 1, cu[-1], np.int32)
+    out[: len(cu)] = cu
+    return out
