@@ -138,16 +138,15 @@ def view_row(
         real: (L,) False on padding; None where nothing is known about padding.
         decode: gives the text of ids.
     """
-    kinds = _kinds(labels != IGNORE_INDEX)
-    if real is not None:
-        kept: list[bool] = real.tolist()
-        kinds = [kind if keep else "padding" for kind, keep in zip(kinds, kept, strict=True)]
+    kinds = _kinds(labels != IGNORE_INDEX, real)
     starts = [0] if positions is None else np.flatnonzero(positions == 0).tolist() or [0]
     edges = [*sorted({0, *starts}), len(ids)]
     cut = [slice(a, b) for a, b in pairwise(edges) if b > a]
     return View(title, tuple(pieces(ids[part].tolist(), kinds[part], decode) for part in cut))
 
 
-def _kinds(trained: NDArray[np.bool_]) -> list[Kind]:
+def _kinds(trained: NDArray[np.bool_], real: NDArray[np.bool_] | None = None) -> list[Kind]:
     kinds: list[Kind] = ["loss" if value else "context" for value in trained.tolist()]
+    for at in () if real is None else np.flatnonzero(~real).tolist():
+        kinds[at] = "padding"
     return kinds
