@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from thalweg.cli.output import json_option, print_json
 from thalweg.core.errors import ConfigError, nearest
 
 
@@ -49,7 +50,7 @@ def modules(folder: Path) -> dict[str, tuple[Path, str]]:
 @click.option("--smoke", is_flag=True, help="Tiny sizes, one round, no new environments: do they run?")
 @click.option("--rounds", type=click.IntRange(min=1), help="Measured rounds of ours and of each peer.")
 @click.option("--only", multiple=True, metavar="WORD", help="Only cases with this word in their name.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON array of reports.")
+@json_option
 def command(
     *, names: tuple[str, ...], only_list: bool, smoke: bool, rounds: int | None, only: tuple[str, ...], as_json: bool
 ) -> None:
@@ -64,7 +65,10 @@ def command(
             raise ConfigError(f"no benchmark is called {name!r}", fix=nearest(name, there))
     if only_list:
         listed = [{"name": name, "file": str(path), "about": about} for name, (path, about) in there.items()]
-        click.echo(json.dumps(listed, indent=1) if as_json else "\n".join(_rows(listed)))
+        if as_json:
+            print_json(listed)
+        else:
+            click.echo("\n".join(_rows(listed)))
         return
     words = [*(["--smoke"] if smoke else []), *(["--rounds", str(rounds)] if rounds else [])]
     words += [word for w in only for word in ("--only", w)]
@@ -78,7 +82,7 @@ def command(
         if code:
             failed.append(name)
     if as_json:
-        click.echo(json.dumps(reports, indent=1))
+        print_json(reports)
     if failed:
         click.echo(f"failed: {', '.join(failed)}", err=True)
         sys.exit(1)

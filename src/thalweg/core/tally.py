@@ -28,12 +28,14 @@ class Tally:
         return self.taken + self.made - self.out - self.dropped.total() - self.quarantined
 
     def __add__(self, other: "Tally") -> "Tally":
-        """Add two books, in any order with the same result."""
+        """Add two books, in any order with the same result. A reason that was counted as zero stays."""
+        dropped = Counter(self.dropped)
+        dropped.update(other.dropped)
         return Tally(
             self.taken + other.taken,
             self.made + other.made,
             self.out + other.out,
-            self.dropped + other.dropped,
+            dropped,
             self.quarantined + other.quarantined,
         )
 
