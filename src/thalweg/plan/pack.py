@@ -4,9 +4,9 @@ Decides which packer a policy word names and puts its rows, the documents that s
 into one plan. Plans are indices; tokens are read later. Knows no files, tokens or order of epochs.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,6 +16,8 @@ from thalweg.plan.pack_best import best_fit, count_best_fit
 from thalweg.plan.pack_cut import Items, KeptLabels, Loss, Overlong, concat_split, resolve_overlong
 from thalweg.plan.pack_fit import first_fit, next_fit
 from thalweg.plan.pack_rows import Pieces, Rows
+from thalweg.plan.pack_stream import window_of
+from thalweg.plan.pack_window import better, fill, window
 
 __all__ = [
     "POLICIES",
@@ -26,14 +28,17 @@ __all__ = [
     "best_fit",
     "concat_split",
     "count_best_fit",
+    "fill",
     "first_fit",
     "lower_bound",
     "next_fit",
     "plan",
+    "plan_blocks",
+    "window",
 ]
 
-Packer: TypeAlias = Callable[..., Rows]
-POLICIES: Mapping[str, Packer] = {"best_fit": best_fit, "first_fit": first_fit, "next_fit": next_fit}
+POLICIES = ("best_fit", "fill", "auto", "first_fit", "next_fit", "window_N", "concat_split")
+_PACKERS = {"best_fit": best_fit, "fill": fill, "first_fit": first_fit, "next_fit": next_fit}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +67,7 @@ def lower_bound(tokens: int, capacity: int) -> int:
 
 def plan(
     lengths: ArrayLike,
-    capacity: int | tuple[int, ...],
+    capacity: int | Sequence[int],
     *,
     policy: str = "best_fit",
     overlong: Overlong | None = None,
@@ -77,7 +82,8 @@ def plan(
     Args:
         lengths: int (n,), true token counts; 0 is left out and counted.
         capacity: tokens of a row; several row lengths with policy "best_fit".
-        policy: "best_fit", "first_fit", "next_fit" or "concat_split".
+        policy: "best_fit" (longest first, fewest rows), "fill" (arrival order, rows filled exactly), "auto" (both,
+            the fewer rows), "first_fit", "next_fit", "window_N", or "concat_split" (cut where a row ends).
         overlong: what becomes of documents above the capacity; None refuses them. Not for "concat_split".
         align: each document takes up a multiple of this many tokens.
         max_docs: documents of a row at most.
@@ -92,38 +98,30 @@ def plan(
         ConfigError: an unknown policy, or a combination that can't be right.
         InputError: overlong="error" and a document is too long.
     """
-    packer = _checked(policy, capacity, overlong, align, max_docs)
+    wanted = tuple(sorted({capacity} if isinstance(capacity, int) else set(capacity)))
+    _check(policy, wanted, overlong, align, max_docs)
+    top = wanted[-1]
     if policy == "concat_split":
-        assert isinstance(capacity, int)
         empty = int(np.count_nonzero(np.asarray(lengths) == 0))
-        rows = concat_split(lengths, capacity, max_docs=max_docs)
-        return Plan(rows, capacity, policy, Loss().plus("empty", empty, 0))
-    top = max(capacity) if isinstance(capacity, tuple) else capacity
+        rows = concat_split(lengths, top, max_docs=max_docs)
+        return Plan(rows, top, policy, Loss().plus("empty", empty, 0))
     items = resolve_overlong(
-        lengths,
-        top // align * align,
-        overlong,
-        label_tokens=label_tokens,
-        media_tokens=media_tokens,
-        kept_labels=kept_labels,
+        lengths, top, overlong, label_tokens=label_tokens, media_tokens=media_tokens, kept_labels=kept_labels
     )
-    rows = _over_documents(packer(items.lengths, capacity, max_docs=max_docs, align=align), items)
-    return Plan(_with_alone(rows, items, np.asarray(lengths), capacity), capacity, policy, items.loss, align)
+    packed, name = _packed(items.lengths, wanted, policy, max_docs=max_docs, align=align)
+    rows = _with_alone(_over_documents(packed, items), items, np.asarray(lengths), top)
+    return Plan(rows, top if len(wanted) == 1 else wanted, name, items.loss, align)
 
 
-def _checked(
-    policy: str, capacity: int | tuple[int, ...], overlong: str | None, align: int, max_docs: int | None
-) -> Packer:
-    """Give the packer of a policy, or refuse the combination."""
-    known = [*POLICIES, "concat_split"]
-    if policy not in known:
-        raise ConfigError(f"unknown packing policy {policy!r}", fix=nearest(policy, known))
-    if isinstance(capacity, tuple) and policy != "best_fit":
+def _check(policy: str, capacities: tuple[int, ...], overlong: str | None, align: int, max_docs: int | None) -> None:
+    """Refuse combinations that can't be right."""
+    if policy not in POLICIES and window_of(policy) is None:
+        raise ConfigError(f"unknown packing policy {policy!r}", fix=nearest(policy, POLICIES))
+    if len(capacities) > 1 and policy != "best_fit":
         raise ConfigError("several row lengths are planned by best_fit only", fix='say policy="best_fit"')
-    sizes = capacity if isinstance(capacity, tuple) else (capacity,)
-    if not sizes or min(sizes) < 1 or align < 1 or any(c % align for c in sizes):
+    if not capacities or capacities[0] < 1 or align < 1 or any(c % align for c in capacities):
         raise ConfigError(
-            f"capacity {capacity} must be at least 1 and a multiple of align={align}", fix="round the capacity down"
+            f"capacity {capacities} must be at least 1 and a multiple of align={align}", fix="round the capacity down"
         )
     if max_docs is not None and max_docs < 1:
         raise ConfigError(f"max_docs={max_docs} must be at least 1")
@@ -132,7 +130,18 @@ def _checked(
             "concat_split cuts every document where a row ends: it takes no overlong= and no align=",
             fix="leave them out; with context parallelism slice rows, not documents",
         )
-    return POLICIES.get(policy, concat_split)
+
+
+def _packed(lengths: NDArray[np.int64], capacities: tuple[int, ...], policy: str, **more: Any) -> tuple[Rows, str]:
+    capacity = max(capacities)
+    if len(capacities) > 1:
+        return best_fit(lengths, capacities, **more), policy
+    if policy == "auto":
+        return better(lengths, capacity, **more)
+    size = window_of(policy)
+    if size is not None:
+        return window(lengths, capacity, size, **more), policy
+    return _PACKERS[policy](lengths, capacity, **more), policy
 
 
 def _over_documents(rows: Rows, items: Items) -> Rows:
@@ -141,7 +150,7 @@ def _over_documents(rows: Rows, items: Items) -> Rows:
     return Rows(items.document[rows.order], rows.offsets, pieces, rows.capacities)
 
 
-def _with_alone(rows: Rows, items: Items, lengths: NDArray[np.integer], capacity: int | tuple[int, ...]) -> Rows:
+def _with_alone(rows: Rows, items: Items, lengths: NDArray[np.integer], capacity: int) -> Rows:
     """Add a row for each document that stands alone above the capacity."""
     n = len(items.alone)
     if not n:
@@ -150,3 +159,25 @@ def _with_alone(rows: Rows, items: Items, lengths: NDArray[np.integer], capacity
     held = np.full(len(rows), capacity, np.int64) if rows.capacities is None else rows.capacities
     offsets = np.append(rows.offsets, rows.offsets[-1] + 1 + np.arange(n))
     return Rows(np.append(rows.order, items.alone), offsets, rows.pieces, np.append(held, long))
+
+
+def plan_blocks(
+    lengths: ArrayLike, capacity: int | Sequence[int], *, block: int = 1 << 20, **more: Any
+) -> Iterator[Plan]:
+    """Plan documents in blocks of consecutive ones, so that memory is bounded by a block.
+
+    Args:
+        lengths: int (n,), true token counts, in the order to be packed; may be a memory map.
+        capacity: tokens of a row.
+        block: documents of a block. Each block costs less than a row over a plan of all.
+        more: keywords of `plan`. Arrays among them (label_tokens, media_tokens) are for all documents.
+
+    Yields:
+        A plan for each block, over the documents' indices in `lengths`.
+    """
+    sizes = np.asanyarray(lengths)
+    columns = {k: np.asanyarray(more.pop(k)) for k in ("label_tokens", "media_tokens") if more.get(k) is not None}
+    for start in range(0, len(sizes), block):
+        part = slice(start, start + block)
+        made = plan(sizes[part], capacity, **more, **{k: v[part] for k, v in columns.items()})
+        yield replace(made, rows=replace(made.rows, order=made.rows.order + start))

@@ -1,0 +1,75 @@
+"""The row that is filled exactly: the oldest document, the next ones in order, then a set of later ones that fits.
+
+A big integer holds which amounts of room can be left: bit r is set where some set of the waiting documents leaves
+r tokens. Bounded by the window it is given. Knows no stream and no state (`plan.pack_stream` does).
+"""
+
+
+def head_room(capacity: int) -> int:
+    """Give the room below which a document is no longer taken just because it is next.
+
+    A thousand tokens are enough for some set of a few waiting documents to fit them exactly; more only costs time.
+    """
+    return min(1024, capacity // 4)
+
+
+def take_fill(lengths: list[int], keys: list[int], capacity: int) -> tuple[list[int], int]:
+    """Take the documents of the next row out of those that wait.
+
+    Args:
+        lengths: tokens of the waiting documents, oldest first, each 1 to capacity; the chosen ones are removed.
+        keys: what stands for each document; the chosen ones are removed.
+        capacity: tokens of a row.
+
+    Returns:
+        Keys of the row in arrival order, and the tokens left free.
+    """
+    head, room = _head(lengths, capacity)
+    row = keys[:head]
+    if room and head < len(lengths):
+        left = 1 << room
+        steps = [left]
+        for length in lengths[head:]:
+            left |= left >> length
+            steps.append(left)
+            if left & 1:
+                break
+        spare = free = (left & -left).bit_length() - 1
+        at, rest = head + len(steps) - 1, list[int]()
+        while spare < room:
+            at -= 1
+            if not steps[at - head] >> spare & 1:  # this amount could not be left before: the document is in the set
+                spare += lengths[at]
+                rest.append(keys[at])
+                del lengths[at], keys[at]
+        rest.reverse()
+        row, room = row + rest, free
+    del lengths[:head], keys[:head]
+    return row, room
+
+
+def _head(lengths: list[int], capacity: int) -> tuple[int, int]:
+    """Count the documents taken in order, and the room after them."""
+    stop, room, head = head_room(capacity), capacity, 0
+    for length in lengths:
+        rest = room - length
+        if rest < stop and head:
+            break
+        room, head = rest, head + 1
+    return head, room
+
+
+def take_capped(lengths: list[int], keys: list[int], capacity: int, max_docs: int) -> tuple[list[int], int]:
+    """Take at most max_docs documents for the next row: the oldest, then the longest that fit."""
+    room, chosen = capacity - lengths[0], [0]
+    for at in sorted(range(1, len(lengths)), key=lambda i: (-lengths[i], i)):
+        if len(chosen) == max_docs:
+            break
+        if lengths[at] <= room:
+            room -= lengths[at]
+            chosen.append(at)
+    chosen.sort()
+    row = [keys[at] for at in chosen]
+    for at in reversed(chosen):
+        del lengths[at], keys[at]
+    return row, room
