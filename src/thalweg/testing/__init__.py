@@ -4,7 +4,8 @@
 """
 
 from thalweg.testing.compare import difference
+from thalweg.testing.elastic import Leg, assert_continues_anywhere
 from thalweg.testing.killing import kill_loop, run_crashing
 from thalweg.testing.resume import assert_resumes_everywhere
 
-__all__ = ["assert_resumes_everywhere", "difference", "kill_loop", "run_crashing"]
+__all__ = ["Leg", "assert_continues_anywhere", "assert_resumes_everywhere", "difference", "kill_loop", "run_crashing"]
