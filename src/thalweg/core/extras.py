@@ -14,6 +14,7 @@ EXTRA_OF = {
     "tokenizers": "hf",
     "datasets": "hf",
     "jinja2": "hf",
+    "fastokens": "fast",
     "PIL": "media",
     "soundfile": "media",
     "av": "media",

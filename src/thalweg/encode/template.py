@@ -1,0 +1,147 @@
+"""A chat template, compiled once: messages in, one string out, with the places of `{% generation %}` blocks.
+
+Decides how a template runs (sandboxed, as transformers runs it) and how its marks are found in what it writes:
+as characters that no valid text holds. Knows no tokenizer.
+"""
+
+import json
+import re
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
+from thalweg.core.errors import ConfigError
+from thalweg.core.extras import need
+
+# Noncharacters of Unicode: never assigned, not for interchange. Text that holds one is refused, not rewritten.
+OPEN, CLOSE, CUT = "\ufdd0", "\ufdd1", "\ufdd2"
+RESERVED = re.compile(f"[{OPEN}-{CUT}]")
+_MARKS = re.compile(f"[{OPEN}{CLOSE}]")
+_SAYS_GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
+
+
+class TemplateRefusal(Exception):  # noqa: N818 - what a template says of a conversation, not yet an error of ours
+    """A template that raised on a conversation; the text is the template's own."""
+
+
+class Template:
+    """One chat template.
+
+    Args:
+        source: its jinja text.
+        variables: what it may read beside messages and tools, such as `bos_token`, `enable_thinking`, `date_string`.
+        today: the date that `strftime_now` reads; fixed here so that all workers and reruns write the same.
+
+    Raises:
+        ConfigError: the text does not compile.
+    """
+
+    def __init__(self, source: str, variables: dict[str, Any] | None = None, today: datetime | None = None) -> None:
+        self.source, self.variables = source, dict(variables or {})
+        self.today = today or datetime.now(UTC)
+        self.marked = bool(_SAYS_GENERATION.search(source))
+        self._compiled: Any = None
+        self.compiled()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the compiled form behind."""
+        return {**self.__dict__, "_compiled": None}
+
+    def compiled(self) -> Any:
+        """Give the compiled template."""
+        if self._compiled is None:
+            jinja2 = need("jinja2", why="a chat template")
+            environment = _environment_class()(
+                trim_blocks=True, lstrip_blocks=True, extensions=[_generation_class(), "jinja2.ext.loopcontrols"]
+            )
+            environment.filters["tojson"] = _tojson
+            environment.globals["raise_exception"] = _raise
+            environment.globals["strftime_now"] = self.today.strftime
+            try:
+                self._compiled = environment.from_string(self.source)
+            except jinja2.TemplateSyntaxError as error:
+                raise ConfigError(
+                    f"the chat template does not compile: {error.message}", where=f"chat template, line {error.lineno}"
+                ) from error
+        return self._compiled
+
+    def render(
+        self, messages: list[dict[str, Any]], tools: list[Any] | None = None, *, prompt: bool = False, **more: Any
+    ) -> str:
+        """Write a conversation; marks are still in it (`unmark`).
+
+        Raises:
+            TemplateRefusal: the template raised.
+        """
+        jinja2 = need("jinja2", why="a chat template")
+        try:
+            text: str = self.compiled().render(
+                messages=messages,
+                tools=tools,
+                documents=None,
+                add_generation_prompt=prompt,
+                **{**self.variables, **more},
+            )
+        except (jinja2.TemplateError, TypeError, KeyError, AttributeError, ValueError, IndexError) as error:
+            raise TemplateRefusal(str(error) or type(error).__name__) from error
+        return text
+
+
+def unmark(text: str) -> tuple[str, list[tuple[int, int]]]:
+    """Take the marks out of a rendering.
+
+    Returns:
+        The text without marks, and the half-open character spans that stood between an opening and a closing one,
+        empty spans included.
+    """
+    if OPEN not in text:
+        return text, []
+    spans: list[tuple[int, int]] = []
+    start = 0
+    for seen, mark in enumerate(_MARKS.finditer(text)):
+        place = mark.start() - seen
+        if mark.group() == OPEN:
+            start = place
+        else:
+            spans.append((start, place))
+    return _MARKS.sub("", text), spans
+
+
+def _tojson(
+    x: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+) -> str:
+    return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise(message: str) -> None:
+    raise need("jinja2", why="a chat template").exceptions.TemplateError(message)
+
+
+@cache
+def _environment_class() -> Any:
+    """Templates come from strangers: no attribute that is not data, nothing changed in place."""
+    return need("jinja2.sandbox", why="a chat template").ImmutableSandboxedEnvironment
+
+
+@cache
+def _generation_class() -> Any:
+    jinja2 = need("jinja2", why="a chat template")
+    extension = need("jinja2.ext", why="a chat template").Extension
+
+    class Generation(extension):  # type: ignore[misc, valid-type]
+        """Writes one character before and one after the block; names set inside stay inside."""
+
+        tags = frozenset({"generation"})
+
+        def parse(self, parser: Any) -> Any:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            write = jinja2.nodes.Output
+            data = jinja2.nodes.TemplateData
+            return [
+                write([data(OPEN)], lineno=line),
+                jinja2.nodes.Scope(body, lineno=line),
+                write([data(CLOSE)], lineno=line),
+            ]
+
+    return Generation

@@ -1,0 +1,176 @@
+"""A tokenizer as the rest of the package sees it: loaded, named by a digest, its special tokens in a table.
+
+Decides what counts as a special token, how many bytes each token stands for (byte-level vocabularies), and which
+tokens the tokenizer itself puts around a text. Knows no template and no sample.
+"""
+
+import json
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.core.errors import ConfigError, InputError
+from thalweg.core.extras import need
+from thalweg.encode.qwen import byte_alphabet, cache_folder, chatml_template, qwen_tokenizer
+
+__all__ = [
+    "Vocabulary",
+    "cache_folder",
+    "chatml_template",
+    "load_tokenizer",
+    "qwen_tokenizer",
+    "tokenizer_digest",
+]
+
+
+def load_tokenizer(path_or_object: Any) -> Any:
+    """Load a tokenizer of transformers, or take one that is loaded.
+
+    Args:
+        path_or_object: a local directory, a hub name, or an object with `encode` and `convert_tokens_to_ids`
+            (a processor gives its tokenizer).
+
+    Raises:
+        InputError: nothing loads from there.
+        ConfigError: an object that is no tokenizer.
+    """
+    if isinstance(path_or_object, (str, Path)):
+        transformers = need("transformers", why="load_tokenizer")
+        try:
+            return transformers.AutoTokenizer.from_pretrained(str(path_or_object))
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"no tokenizer loads from {str(path_or_object)!r}: {str(error).splitlines()[0]}",
+                fix="give a directory with tokenizer.json, or the hub name while the hub can be reached",
+            ) from error
+    inner = getattr(path_or_object, "tokenizer", None)
+    candidate = path_or_object if inner is None else inner
+    if not (hasattr(candidate, "encode") and hasattr(candidate, "convert_tokens_to_ids")):
+        raise ConfigError(
+            f"a {type(path_or_object).__name__} is no tokenizer of transformers",
+            fix="give a directory, a hub name, or what AutoTokenizer.from_pretrained returns",
+        )
+    return candidate
+
+
+def pipeline(tokenizer: Any) -> dict[str, Any] | None:
+    """Read the steps of a fast tokenizer as data, without truncation and padding; None for one in plain Python."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return None
+    steps = cast("dict[str, Any]", json.loads(backend.to_str()))
+    steps["truncation"] = steps["padding"] = None
+    return steps
+
+
+def tokenizer_digest(tokenizer: Any) -> str:
+    """Hash all that decides which ids a text gets: vocabulary, merges, added tokens, normalising and cutting.
+
+    Truncation, padding and the chat template do not enter.
+
+    Returns:
+        32 hex characters.
+    """
+    steps = pipeline(tokenizer)
+    if steps is None:
+        steps = {"class": type(tokenizer).__name__, "vocab": tokenizer.get_vocab()}
+    steps["ends"] = [getattr(tokenizer, name, None) for name in ("bos_token_id", "eos_token_id", "pad_token_id")]
+    text = json.dumps(steps, sort_keys=True, ensure_ascii=False, default=str)
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Vocabulary:
+    """What encoders need to know of a tokenizer.
+
+    Args:
+        size: number of ids, added tokens included.
+        bos_id, eos_id, pad_id: ids, None where the tokenizer has none.
+        prefix, suffix: ids that the tokenizer itself puts before and after a text.
+        special: text -> id of the special tokens: control marks that text of a user must not become.
+        widths: int32 (size,), UTF-8 bytes each token stands for; None where the vocabulary is not byte-level.
+        composes: True where the tokenizer composes characters first (NFC).
+    """
+
+    size: int
+    bos_id: int | None
+    eos_id: int | None
+    pad_id: int | None
+    prefix: tuple[int, ...]
+    suffix: tuple[int, ...]
+    special: dict[str, int]
+    widths: NDArray[np.int32] | None
+    composes: bool
+
+    @classmethod
+    def of(cls, tokenizer: Any) -> "Vocabulary":
+        """Read the facts from a tokenizer by asking it; once for each tokenizer object and vocabulary size."""
+        try:
+            known = _KNOWN.get(tokenizer)
+        except TypeError:  # an object that cannot be referred to weakly
+            return cls._read(tokenizer)
+        if known is None or known.size != _size(tokenizer):
+            known = _KNOWN[tokenizer] = cls._read(tokenizer)
+        return known
+
+    @classmethod
+    def _read(cls, tokenizer: Any) -> "Vocabulary":
+        plain = list(tokenizer.encode("a", add_special_tokens=False))
+        dressed = list(tokenizer.encode("a"))
+        at = next((i for i in range(len(dressed) - len(plain) + 1) if dressed[i : i + len(plain)] == plain), 0)
+        added = dict(getattr(tokenizer, "added_tokens_decoder", {}))
+        special = {str(t): int(i) for i, t in added.items() if getattr(t, "special", True)}
+        special.update(
+            {str(t): int(tokenizer.convert_tokens_to_ids(t)) for t in getattr(tokenizer, "all_special_tokens", [])}
+        )
+        size = _size(tokenizer)
+        steps = pipeline(tokenizer)
+        return cls(
+            size=size,
+            bos_id=tokenizer.bos_token_id,
+            eos_id=tokenizer.eos_token_id,
+            pad_id=tokenizer.pad_token_id,
+            prefix=tuple(dressed[:at]),
+            suffix=tuple(dressed[at + len(plain) :]),
+            special=special,
+            widths=_byte_widths(steps, size) if steps else None,
+            composes=bool(steps and (steps["normalizer"] or {}).get("type") == "NFC"),
+        )
+
+
+_KNOWN: "WeakKeyDictionary[Any, Vocabulary]" = WeakKeyDictionary()
+
+
+def _size(tokenizer: Any) -> int:
+    return max([len(tokenizer), *(int(i) + 1 for i in getattr(tokenizer, "added_tokens_decoder", {}))])
+
+
+def _byte_widths(steps: dict[str, Any], size: int) -> NDArray[np.int32] | None:
+    if not _is_byte_level(steps):
+        return None
+    letters = set(byte_alphabet())
+    widths = np.zeros(size, np.int32)
+    for word, i in steps["model"]["vocab"].items():
+        if i < size:
+            widths[i] = len(word) if letters.issuperset(word) else len(word.encode())
+    for token in steps["added_tokens"]:
+        if token["lstrip"] or token["rstrip"]:
+            return None  # such a token swallows the spaces beside it: its width depends on the text
+        widths[token["id"]] = len(token["content"].encode())
+    return widths
+
+
+def _is_byte_level(steps: dict[str, Any]) -> bool:
+    if steps["model"]["type"] != "BPE" or steps["model"].get("byte_fallback"):
+        return False
+    if (steps["normalizer"] or {"type": "NFC"})["type"] != "NFC":
+        return False
+    cutter: dict[str, Any] = steps["pre_tokenizer"] or {"type": ""}
+    parts: list[dict[str, Any]] = cutter.get("pretokenizers", [cutter])
+    levels = [p for p in parts if p["type"] == "ByteLevel"]
+    return len(levels) == 1 and not levels[0]["add_prefix_space"] and parts[-1] is levels[0]

