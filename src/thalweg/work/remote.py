@@ -1,0 +1,331 @@
+"""A runner whose calls happen in a worker process.
+
+Decides how jobs and outcomes travel: small ones in one pickle, large arrays through the arena, looked at in place.
+A worker that dies becomes an error that names the signal and the items it held.
+"""
+
+import contextlib
+import mmap
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import cloudpickle
+
+from thalweg.core.errors import WorkerError
+from thalweg.work.arena import Arena, Piece
+from thalweg.work.failure import Failure, lines_of
+from thalweg.work.port import Job, Outcome
+from thalweg.work.runner import Call, Runner, Sink
+from thalweg.work.spawn import Child
+from thalweg.work.wire import Wire, pack, unpack
+
+_ALIGN = 64
+
+
+class _FarSink:
+    """In the worker: sends outcomes to the parent."""
+
+    def __init__(self, wire: Wire, fd: int) -> None:
+        self._wire, self._fd = wire, fd
+        self._maps: dict[tuple[int, int], mmap.mmap] = {}
+        self.piece: tuple[int, int] | None = None  # where large arrays of this job may go, (offset, size)
+
+    def result(self, number: int, items: list[Any], outcomes: list[Outcome], charged: int) -> None:
+        """Send the outcomes of consecutive items."""
+        del items, charged
+        self._send("result", number, [_portable(o) for o in outcomes])
+
+    def part(self, number: int, item: Any, output: Any, emitted: int) -> bool:
+        """Send one output and wait until the parent has room for it."""
+        del item
+        self._send("part", number, (emitted, output))
+        answer = self._wire.receive()
+        return answer is not None and bytes(answer[0]) == b"go"
+
+    def done(self) -> None:
+        """Tell that the job is over."""
+        self._send("done", 0, None)
+
+    def _send(self, kind: str, number: int, value: Any) -> None:
+        data, buffers = pack((kind, number, value))
+        need = sum(_padded(b.nbytes) for b in buffers)
+        if not buffers or self.piece is None or self.piece[1] < need:
+            self._wire.send(pickle.dumps((data, None, need)), buffers)
+            return
+        memory = self._map(self.piece)
+        self.piece = None
+        places: list[tuple[int, int]] = []
+        at = 0
+        for buffer in buffers:
+            memory[at : at + buffer.nbytes] = buffer.cast("B")
+            places.append((at, buffer.nbytes))
+            at += _padded(buffer.nbytes)
+        self._wire.send(pickle.dumps((data, places, need)))
+
+    def _map(self, piece: tuple[int, int]) -> memoryview:
+        if piece not in self._maps:
+            self._maps[piece] = mmap.mmap(self._fd, piece[1], offset=piece[0])
+        return memoryview(self._maps[piece])
+
+
+def _padded(n: int) -> int:
+    return -(-n // _ALIGN) * _ALIGN
+
+
+def _portable(outcome: Outcome) -> Any:
+    """Make a failure fit to travel: the exception itself where it survives pickling, else type, text, traceback."""
+    if isinstance(outcome, list):
+        return outcome
+    error = outcome.error
+    text = lines_of(error)
+    try:
+        data = cloudpickle.dumps(error)
+        if type(pickle.loads(data)) is not type(error):  # noqa: S301  what this process has just written
+            raise TypeError  # noqa: TRY301
+    except Exception:  # noqa: BLE001  any failure of a user's __reduce__ or __init__
+        data = None
+    cause = error.__cause__
+    name = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
+    return Failure(
+        _Report(data, name, _text_of(error), text, None if cause is None else lines_of(cause)), outcome.outputs
+    )
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001
+        return "(its text cannot be shown)"
+
+
+class _Report(Exception):  # noqa: N818  it only carries an error
+    """An error on its way out of a worker process."""
+
+    def __init__(self, data: bytes | None, name: str, text: str, lines: str, cause: str | None) -> None:
+        super().__init__(data, name, text, lines, cause)
+
+    def rebuild(self, where: str) -> BaseException:
+        """Give the exception to raise in the parent."""
+        data, name, text, lines, _ = self.args
+        error: BaseException | None = None
+        if data is not None:
+            try:
+                error = pickle.loads(data)  # noqa: S301  from a process that this one started
+            except Exception:  # noqa: BLE001
+                error = None
+        if error is None:
+            error = WorkerError(f"{name}: {text}", where=where, fix="see the worker's traceback below")
+        error.add_note(f"in a worker process:\n{lines}")
+        return error
+
+
+def _serve(wire: Wire, fds: Sequence[int], call_bytes: bytes) -> None:
+    """Serve jobs in the worker until the parent closes the wire."""
+    try:
+        call, describe, stop_on_error = pickle.loads(call_bytes)  # noqa: S301  from the parent
+    except BaseException as error:  # noqa: BLE001
+        wire.send(pickle.dumps(("broken", lines_of(error))))
+        return
+    wire.send(pickle.dumps(("ready", None)))
+    runner = Runner(call, describe, stop_on_error)
+    sink = _FarSink(wire, fds[0])
+    while True:
+        message = wire.receive()
+        if message is None:
+            return
+        first, items, sink.piece = unpack(message[0], list(message[1]))
+        runner.run(Job(first, items, 0), sink)
+        sink.done()
+
+
+class _Body:
+    """What a worker process runs; a class, so that cloudpickle sends it by reference."""
+
+    def __init__(self, call_bytes: bytes) -> None:
+        self._call_bytes = call_bytes
+
+    def __call__(self, wire: Wire, fds: Sequence[int]) -> None:
+        _serve(wire, fds, self._call_bytes)
+
+
+class RemoteCalls:
+    """Makes runners in worker processes for one function, sharing one arena.
+
+    Args:
+        call: pickled by cloudpickle, so closures and lambdas work.
+        describe: item -> words for an error.
+        stop_on_error: leave the rest of a job after the first failure.
+        arena_bytes: memory for arrays on their way.
+        copy: arrays are copied out of the arena instead of looked at in place.
+
+    Raises:
+        WorkerError: the function cannot be pickled; what holds it back is named.
+    """
+
+    def __init__(
+        self,
+        call: Call,
+        describe: Callable[[Any], str],
+        stop_on_error: bool,
+        *,
+        arena_bytes: int = 256 << 20,
+        copy: bool = False,
+        name: str = "map",
+    ) -> None:
+        try:
+            self.payload = cloudpickle.dumps((call, describe, stop_on_error), 5)
+        except Exception as error:
+            raise WorkerError(
+                f"the function cannot be sent to a worker process: {error}",
+                where=name,
+                fix="create files, locks and clients inside the function, or say mode='threads'",
+            ) from error
+        self.arena = Arena(arena_bytes)
+        self.stop_on_error = stop_on_error
+        self.describe = describe
+        self.copy = copy
+        self.name = name
+
+    def __call__(self) -> "RemoteRunner":
+        """Make one runner; its process starts with its first job."""
+        return RemoteRunner(self)
+
+
+class RemoteRunner:
+    """Runs jobs in one worker process, which starts with the first job and again after a death."""
+
+    def __init__(self, calls: RemoteCalls) -> None:
+        self._calls = calls
+        self._child: Child | None = None
+        self._need = 0  # bytes of large arrays that the last results had
+        self._cancelled = False
+        self._at = 0  # number of the first item of the job without an outcome
+        self._piece: Piece | None = None  # lent by the arena, not yet looked into by anybody
+
+    @property
+    def child(self) -> Child | None:
+        """The process, once it runs."""
+        return self._child
+
+    def _started(self) -> Child:
+        if self._child is None:
+            calls = self._calls
+            child = Child(_Body(calls.payload), [calls.arena.fd], calls.name)
+            self._child = child
+            if self._cancelled:
+                child.kill()
+            first = child.wire.receive()
+            word, text = ("died", child.death()) if first is None else pickle.loads(first[0])  # noqa: S301
+            if word != "ready":
+                self._drop()
+                what = "a worker process " if word == "died" else "the function cannot be loaded in a worker process:\n"
+                raise WorkerError(
+                    what + text,
+                    where=calls.name,
+                    fix="make its modules importable from a fresh interpreter, or say mode='threads'",
+                )
+        return self._child
+
+    def begin(self) -> None:
+        """Start the process, so that no call's time includes it."""
+        with contextlib.suppress(Exception):  # the first run tries again and says why
+            self._started()
+
+    def run(self, job: Job, sink: Sink) -> None:
+        """Send a job and hand its outcomes on as they come."""
+        self._at = job.first
+        try:
+            child = self._started()
+            piece = self._piece = self._calls.arena.borrow(self._need) if self._need else None
+            data, buffers = pack((job.first, job.items, None if piece is None else (piece.offset, piece.size)))
+            with contextlib.suppress(OSError):  # it died; receive says so
+                child.wire.send(data, buffers)
+            self._collect(child, job, sink)
+        except BaseException as error:  # noqa: BLE001
+            self._drop()
+            at = self._at
+            if at - job.first >= len(job.items):
+                return  # it died after its last outcome
+            outcome = Failure(error)
+            sink.result(at, [job.items[at - job.first]], [outcome], job.size)
+            rest = job.items[at - job.first + 1 :]
+            if rest and not self._calls.stop_on_error and not self._cancelled:
+                for k, item in enumerate(rest, at + 1):  # one by one: another death costs one item
+                    self.run(Job(k, [item], 0), sink)
+
+    def _put_back(self) -> None:
+        piece, self._piece = self._piece, None
+        if piece is not None:
+            self._calls.arena.give_back(piece)
+
+    def _collect(self, child: Child, job: Job, sink: Sink) -> None:
+        charged = job.size
+        self._at = at = job.first
+        while True:
+            message = child.wire.receive()
+            if message is None:
+                held = [self._calls.describe(i) for i in job.items[at - job.first :]]
+                shown = ", ".join(held[:3]) + (f" and {len(held) - 3} more" if len(held) > 3 else "")
+                raise WorkerError(
+                    f"worker process {child.pid} {child.death()}; it held {shown}",
+                    where=self._calls.name,
+                    fix="look for code that crashes the interpreter or needs too much memory; lower workers=",
+                )
+            kind, number, value = self._open(message)
+            if kind == "done":
+                self._put_back()
+                return
+            if kind == "part":
+                emitted, output = value
+                go = sink.part(number, job.items[number - job.first], output, emitted)
+                with contextlib.suppress(OSError):
+                    child.wire.send(b"go" if go else b"stop")
+                continue
+            outcomes = [o if isinstance(o, list) else self._failure(o, job, number + k) for k, o in enumerate(value)]
+            start = number - job.first
+            sink.result(number, job.items[start : start + len(outcomes)], outcomes, charged)
+            self._at = at = number + len(outcomes)
+            charged = 0
+
+    def _open(self, message: "tuple[bytearray, list[bytearray]]") -> Any:
+        """Rebuild a message; arrays in the arena become views that keep their piece."""
+        data, places, need = pickle.loads(message[0])  # noqa: S301
+        if need:
+            self._need = max(need, self._need * 7 // 8)
+        if places is None:
+            return unpack(data, list(message[1]))
+        piece = self._piece
+        assert piece is not None
+        if self._calls.copy:
+            return unpack(data, [bytearray(piece.memory[a : a + n]) for a, n in places])
+        view = self._calls.arena.lease(piece)
+        self._piece = None
+        return unpack(data, [view[a : a + n] for a, n in places])
+
+    def _failure(self, outcome: Failure, job: Job, number: int) -> Failure:
+        report = outcome.error
+        assert isinstance(report, _Report)
+        return Failure(report.rebuild(self._calls.describe(job.items[number - job.first])), outcome.outputs)
+
+    def _drop(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+            child.end()
+        self._put_back()
+
+    def cancel(self) -> None:
+        """Kill the process: its run ends at once. Takes no lock."""
+        self._cancelled = True
+        child = self._child
+        if child is not None:
+            child.kill()
+
+    def end(self) -> None:
+        """End the process."""
+        child, self._child = self._child, None
+        if child is not None:
+            if self._cancelled:
+                child.kill()
+            child.end()

@@ -1,0 +1,277 @@
+"""The inside of an ordered map: its threads, and the consumer's way through messages to turns.
+
+Decides how threads start, wait, are noticed to be late or stuck, and stop. Who is next is `plan.inorder`; what a call
+is, a runner knows.
+"""
+
+import contextlib
+import os
+import threading
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator
+from queue import Empty
+from time import monotonic, perf_counter, thread_time
+from typing import Any, NamedTuple, Protocol
+
+from thalweg.core.errors import StalledError, WorkerError
+from thalweg.plan.inorder import WaitingRoom
+from thalweg.work.failure import Failure
+from thalweg.work.port import CLOSED, DONE, END, PART, RESULT, Job, Message, Port
+from thalweg.work.reader import Reader
+from thalweg.work.runner import Sink
+from thalweg.work.stacks import stack_of, stacks
+
+CLOSE_SECONDS = 5.0
+
+
+class Turn(NamedTuple):
+    """What is handed over: an item with outputs. `last` is False while a call still gives outputs one by one."""
+
+    item: Any
+    outputs: list[Any]
+    last: bool
+    error: BaseException | None
+
+
+class JobRunner(Protocol):
+    """Runs jobs for one worker thread."""
+
+    def begin(self) -> None:
+        """Get ready, before the first job is taken; raises nothing: a fault shows in the first run."""
+
+    def run(self, job: Job, sink: Sink) -> None:
+        """Map the items of a job and hand the outcomes to the sink."""
+
+    def cancel(self) -> None:
+        """End a run in another thread as soon as possible; takes no lock."""
+
+    def end(self) -> None:
+        """Give back what the runner holds; called by its own thread."""
+
+
+class Core:
+    """All that threads refer to. The face refers to it, never the other way, so garbage collection can end it."""
+
+    def __init__(self, port: Port, reader: Reader, name: str, ahead: int) -> None:
+        self.port = port
+        self.reader = reader
+        self.name = name
+        self.ahead = ahead
+        self.room: WaitingRoom[Message] = WaitingRoom()
+        self.parts: dict[int, deque[Message]] = {}
+        self.total: int | None = None
+        self.pid = os.getpid()
+        self.threads: list[threading.Thread] = []
+        self.runners: list[JobRunner] = []
+        self.alive = 0  # workers that have not said DONE
+        self.waited = 0.0  # seconds the consumer waited
+        self.stall_after: float | None = None
+        self.timeout: float | None = None
+        self.hook: Callable[[Message], None] | None = None
+        self.wake: Callable[[], None] | None = None
+        self.replace: Callable[[Job | None], None] | None = None
+        self.tune: Callable[[], None] | None = None
+
+    # -- threads ------------------------------------------------------------------------------------------------
+    def spawn(self, target: Callable[[], None], label: str) -> None:
+        """Start a daemon thread of ours."""
+        thread = threading.Thread(target=target, name=f"thalweg-{self.name}-{label}", daemon=True)
+        self.threads.append(thread)
+        thread.start()
+
+    def add_worker(self, runner: JobRunner, job: Job | None = None) -> None:
+        """Start one more worker, with a job to begin with."""
+        self.runners.append(runner)
+        self.alive += 1
+        self.spawn(lambda: work(self.port, runner, job), str(len(self.runners) - 1))
+
+    def retire(self, n: int) -> None:
+        """Ask n workers to leave once the jobs before are taken."""
+        for _ in range(n):
+            self.port.jobs.put(None)
+
+    def stop(self) -> None:
+        """Flag and wake everybody; takes no lock and waits for nobody."""
+        self.port.stop(self.alive + 1)
+        for runner in self.runners:
+            runner.cancel()
+        if self.wake is not None:
+            self.wake()
+
+    def close(self, seconds: float = CLOSE_SECONDS) -> None:
+        """Stop, then wait for all threads; name those that user code holds."""
+        if os.getpid() != self.pid:
+            return
+        self.stop()
+        end = monotonic() + seconds
+        for thread in self.threads:
+            if thread is not threading.current_thread() and thread.is_alive():
+                thread.join(max(0.0, end - monotonic()))
+        left = [t for t in self.threads if t.is_alive() and t is not threading.current_thread()]
+        self.threads = left
+        if left:
+            held = "\n".join(f"{t.name}:\n{stack_of(t.ident, 6)}" for t in left)
+            warnings.warn(
+                f"{len(left)} thread(s) are still inside user code {seconds:g} s after close; "
+                f"they end when it returns:\n{held}",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+    # -- the consumer's side --------------------------------------------------------------------------------------
+    def turns(self) -> Iterator[Turn]:
+        """Hand over in order until the source has ended. Stops everything however it is left."""
+        room, port, parts = self.room, self.port, self.parts
+        try:
+            while True:
+                if parts and parts.get(room.next):
+                    message = parts[room.next].popleft()
+                    assert message.items is not None
+                    assert message.outcomes is not None
+                    yield Turn(message.items[0], message.outcomes[0], False, None)  # type: ignore[arg-type]
+                    port.taken += 1
+                    port.budget.add(-message.size)
+                    port.budget.stir()
+                elif room.ready():
+                    parts.pop(room.next, None)
+                    message = room.take()
+                    yield from _whole(message)
+                    self._passed(message)
+                elif self.total is not None and room.next >= self.total:
+                    break
+                else:
+                    self._receive(self._message())
+            while self.alive or not self.reader.end.is_set():
+                self._receive(self._message())
+        finally:
+            self.stop()
+
+    def _passed(self, message: Message) -> None:
+        """Give credits and bytes back, and let the next in order go ahead."""
+        assert message.items is not None
+        port = self.port
+        port.taken = 0
+        port.head = self.room.next
+        port.returns.put(len(message.items))
+        port.budget.add(-message.size)
+        port.budget.stir()
+        if self.tune is not None:
+            self.tune()
+
+    def _receive(self, message: Message) -> None:
+        if self.hook is not None:
+            self.hook(message)
+        kind = message.kind
+        if kind is RESULT:
+            assert message.items is not None
+            number = message.number
+            if number >= self.room.next:
+                self.room.arrive(number, message, len(message.items))
+            else:
+                self.port.budget.add(-message.size)  # it was given up, and came after all
+        elif kind is PART:
+            self.parts.setdefault(message.number, deque()).append(message)
+        elif kind is END:
+            self.total = message.number
+            self.retire(self.alive)
+        elif kind is DONE:
+            self.alive -= 1
+        elif kind is CLOSED:
+            raise WorkerError(
+                "the stream was closed while it was still being read", where=self.name, fix="close it after the loop"
+            )
+
+    def _message(self) -> Message:
+        """Wait for the next message; notices starving, items over their time, and stalls."""
+        port = self.port
+        start = perf_counter()
+        tick = 0.005
+        while True:
+            with contextlib.suppress(Empty):
+                message = port.messages.get(timeout=tick)
+                self.waited += perf_counter() - start
+                return message
+            tick = 0.1 if not self.reader.flush() else tick
+            waited = perf_counter() - start
+            late = None if self.timeout is None else self._late()
+            if late is not None:
+                return late
+            if self.stall_after is not None and waited > self.stall_after:
+                raise self._stalled(waited)
+
+    def _late(self) -> Message | None:
+        """Fail the next item where its call is over its time; its worker is given up and replaced."""
+        number, now = self.room.next, perf_counter()
+        for ident, running in list(self.port.running.items()):
+            job = running[0]
+            if not job.first <= number < job.first + len(job.items) or now - running[1] <= (self.timeout or 0.0):
+                continue
+            error = StalledError(
+                f"the call took longer than timeout={self.timeout:g} s and was given up; it stood at\n"
+                + stack_of(ident),
+                where=f"item {number}",
+                fix="raise timeout=, or on_error='skip' to go on without such samples",
+            )
+            del self.port.running[ident]
+            self.alive -= 1  # it does not say DONE any more
+            running[2].cancel()
+            rest = job.items[number - job.first + 1 :]
+            if self.port.stop_on_error:
+                self.port.limit = min(self.port.limit, number)
+            elif self.replace is not None:
+                self.replace(Job(number + 1, rest, 0) if rest else None)
+            return Message(RESULT, number, [job.items[number - job.first]], [Failure(error)], 0)
+        return None
+
+    def _stalled(self, waited: float) -> StalledError:
+        port = self.port
+        flight = self.reader.read - self.room.next
+        stage = "a worker" if port.running else "the reader (source)"
+        return StalledError(
+            f"nothing came for {waited:.0f} s: the consumer waits for item {self.room.next}, {flight} in flight, "
+            f"{len(self.room)} done and waiting, {port.budget.used:,} bytes held; {stage} is busy\n{stacks()}",
+            where=self.name,
+            fix="look at the stacks above; raise stall_after= where this is expected",
+        )
+
+
+def _whole(message: Message) -> Iterator[Turn]:
+    assert message.items is not None
+    assert message.outcomes is not None
+    for item, outcome in zip(message.items, message.outcomes, strict=True):
+        if isinstance(outcome, list):
+            yield Turn(item, outcome, True, None)
+        else:
+            yield Turn(item, outcome.outputs, True, outcome.error)
+
+
+def work(port: Port, runner: JobRunner, job: Job | None = None) -> None:
+    """The life of a worker: take the lowest job, run it, note the pace; leave when told."""
+    me, given_up = threading.get_ident(), False
+    try:
+        runner.begin()
+        while True:
+            job = job or port.jobs.get()
+            if job is None:
+                break
+            if port.closed or job.first > port.limit:
+                job = None
+                continue
+            wall, cpu = perf_counter(), thread_time() if port.timed else 0.0
+            port.running[me] = (job, wall, runner)
+            try:
+                runner.run(job, port)
+            except BaseException as error:  # noqa: BLE001  a fault of ours must not become a silent wait
+                port.result(job.first, job.items[:1], [Failure(error)], job.size)
+                break
+            port.pace.append((perf_counter() - wall, thread_time() - cpu if port.timed else 0.0, len(job.items)))
+            if port.running.pop(me, None) is None:
+                given_up = True  # for being late: another worker has this one's place
+                break
+            job = None
+    finally:
+        port.running.pop(me, None)
+        runner.end()
+        if not given_up:
+            port.messages.put(Message(DONE))

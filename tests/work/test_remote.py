@@ -1,0 +1,301 @@
+"""Promises of worker processes: what travels, how errors arrive, and that nothing is left."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from thalweg.core.errors import WorkerError
+from thalweg.work.arena import Arena
+from thalweg.work.ordered import OrderedMap
+from thalweg.work.remote import RemoteCalls
+from thalweg.work.spawn import Child
+
+
+def mapped(items, call, *, stop_on_error=True, workers=2, copy=False, **more):
+    calls = RemoteCalls(call, lambda i: f"item {i}", stop_on_error, copy=copy)
+    return OrderedMap(items, call, workers=workers, make_runner=calls, stop_on_error=stop_on_error, **more), calls
+
+
+def gone(pid, seconds=10):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        threading.Event().wait(0.02)
+    return False
+
+
+def test_closures_and_lambdas_run_in_other_processes_in_order():
+    # A2 A8 A9
+    offset = 1000
+    m, _ = mapped(range(200), lambda i: [(offset + i, os.getpid())] * (i % 3), workers=3, chunk=None)
+    out = list(m)
+    assert [v for v, _ in out] == [1000 + i for i in range(200) for _ in range(i % 3)]
+    assert os.getpid() not in {pid for _, pid in out}
+    m.close()
+
+
+@pytest.mark.parametrize("copy", [False, True])
+def test_any_value_survives_and_arrays_come_whole(copy):
+    # A52
+    def call(i):
+        return [
+            {
+                "text": "π" * i,
+                "bytes": bytes([i]) * 5000,
+                "small": np.arange(i),
+                "big": np.full((100, 30 + i), i, np.float32),
+                "strided": np.arange(20_000).reshape(100, 200)[::2, ::3],
+                "none": None,
+                "nested": {"a": [1, (2, "x")]},
+            }
+        ]
+
+    m, calls = mapped(range(1, 40), call, copy=copy)
+    kept = list(m)
+    for i, out in enumerate(kept, 1):
+        want = call(i)[0]
+        for name, value in want.items():
+            got = out[name]
+            assert np.array_equal(got, value) if isinstance(value, np.ndarray) else got == value
+        out["big"][0, 0] = 7  # the caller owns what it gets
+    m.close()
+    del out, kept, got
+    assert calls.arena.leased == 0
+
+
+def test_a_delivered_array_keeps_its_bytes_as_long_as_any_view_lives():
+    m, _ = mapped(range(60), lambda i: [np.full(20_000, i, np.int64)])
+    views = [a.reshape(100, 200)[3:, ::7] for a in m]
+    assert all((v == i).all() for i, v in enumerate(views))
+    m.close()
+
+
+def test_arena_lends_again_what_nobody_looks_into():
+    arena = Arena(1 << 20)
+    piece = arena.borrow(100_000)
+    view = np.frombuffer(arena.lease(piece), np.uint8)[5:10]
+    other = arena.borrow(100_000)
+    assert other is not piece
+    arena.give_back(other)
+    assert arena.borrow(100_000) is other
+    del view
+    assert arena.borrow(100_000) is piece
+    assert arena.borrow(2 << 20) is None
+    arena.close()
+    arena.close()
+
+
+class TwoArguments(Exception):
+    def __init__(self, a, b):
+        super().__init__(f"{a}-{b}")
+
+
+class NoPickle(Exception):
+    def __reduce__(self):
+        raise TypeError("never")
+
+
+def raise_from(x):
+    try:
+        raise KeyError("inner")
+    except KeyError as error:
+        raise RuntimeError("outer") from error
+
+
+def closure_error(x):
+    class Inner(Exception):
+        pass
+
+    raise Inner("deep")
+
+
+def with_lock(x):
+    error = OSError("locked")
+    error.lock = threading.Lock()
+    raise error
+
+
+def throw(error):
+    def call(x):
+        raise error() if isinstance(error, type) else error
+
+    return call
+
+
+CASES = [
+    ("two", lambda x: (_ for _ in ()).throw(TwoArguments(1, 2)), "TwoArguments", "1-2"),
+    ("nopickle", lambda x: (_ for _ in ()).throw(NoPickle("text")), "NoPickle", "text"),
+    ("closure", closure_error, "Inner", "deep"),
+    ("lock", with_lock, "OSError", "locked"),
+    ("key", lambda x: {}["x"], "KeyError", "x"),
+    ("stop", lambda x: next(iter(())), "StopIteration", ""),
+    ("exit", lambda x: sys.exit(3), "SystemExit", "3"),
+    ("long", lambda x: (_ for _ in ()).throw(ValueError("m" * 10_000_000)), "ValueError", "m" * 1000),
+    ("from", raise_from, "RuntimeError", "outer"),
+]
+
+
+@pytest.mark.parametrize("where", ["threads", "processes"])
+@pytest.mark.parametrize(("name", "fail", "kind", "text"), CASES, ids=[c[0] for c in CASES])
+def test_the_real_error_arrives_with_type_text_traceback_and_item(where, name, fail, kind, text):
+    # K39 A18 A19
+    def call(i):
+        if i == 7:
+            fail(i)
+        return [i]
+
+    if where == "threads":
+        m = OrderedMap(range(20), call, workers=2, describe=lambda i: f"item {i}")
+    else:
+        m, _ = mapped(range(20), call, chunk=3)
+    got = []
+    with pytest.raises(Exception) as caught:
+        [got.append(x) for x in m]
+    assert got == list(range(7))
+    said = str(caught.value) + "".join(getattr(caught.value, "__notes__", [])) + repr(caught.value.__cause__)
+    assert not isinstance(caught.value, StopIteration | SystemExit)
+    assert kind in said + type(caught.value).__name__
+    assert text in said
+    assert "item 7" in said
+    if where == "processes":
+        assert "in a worker process:\nTraceback" in said
+    m.close()
+    assert [t for t in threading.enumerate() if t.name.startswith("thalweg-")] == []
+
+
+def test_a_killed_worker_is_an_error_that_names_signal_and_items():
+    # K39
+    def call(i):
+        if i == 11:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return [i]
+
+    m, _ = mapped(range(40), call)
+    got = []
+    with pytest.raises(WorkerError, match=r"SIGKILL.*it held item 11") as caught:
+        [got.append(x) for x in m]
+    assert got == list(range(11)), caught.value
+    m.close()
+
+
+def test_after_a_death_the_other_items_of_the_job_are_not_lost():
+    def call(i):
+        if i == 11:
+            os._exit(3)
+        return [i]
+
+    m, _ = mapped(range(40), call, chunk=8, stop_on_error=False, workers=2)
+    turns = list(m.turns())
+    assert [t.item for t in turns] == list(range(40))
+    assert [t.outputs[0] for t in turns if t.error is None] == [t.item for t in turns if t.error is None]
+    assert "exit status 3" in str(turns[11].error)
+    assert sum(t.error is not None for t in turns) <= 2  # the first of the job may be blamed with it
+    m.close()
+
+
+def test_a_call_over_its_time_in_a_process_is_killed_and_replaced():
+    def call(i):
+        if i == 3:
+            time.sleep(60)
+        return [i]
+
+    m, _ = mapped(range(8), call, stop_on_error=False, timeout=0.3)
+    turns = list(m.turns())
+    assert [t.item for t in turns if t.error is None] == [0, 1, 2, 4, 5, 6, 7]
+    m.close()
+
+
+def test_a_function_that_cannot_be_sent_is_refused_by_name():
+    lock = threading.Lock()
+    with pytest.raises(WorkerError, match="lock"):
+        RemoteCalls(lambda i: [lock], str, True)
+
+
+def test_a_function_that_cannot_be_loaded_is_an_error_with_the_reason(tmp_path, monkeypatch):
+    (tmp_path / "vanishing.py").write_text("def call(i):\n    return [i]\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    from vanishing import call
+
+    m, _ = mapped(range(5), call)
+    (tmp_path / "vanishing.py").unlink()
+    for cached in tmp_path.rglob("*.pyc"):
+        cached.unlink()
+    with pytest.raises(WorkerError, match="vanishing"):
+        list(m)
+    m.close()
+
+
+def test_a_child_tells_where_it_stands():
+    def body(wire, fds):
+        wire.send(b"here")
+        threading.Event().wait(60)
+
+    child = Child(body)
+    assert bytes(child.wire.receive()[0]) == b"here"
+    assert "in wait" in child.stack(5)
+    child.kill()
+    assert "SIGKILL" in child.death()
+    child.end()
+    child.end()
+
+
+PARENT = """
+import sys, os, time
+from thalweg.work.ordered import OrderedMap
+from thalweg.work.remote import RemoteCalls
+def call(i):
+    if i > 2: time.sleep(60)
+    return [os.getpid()]
+m = OrderedMap(range(9), call, workers=2, make_runner=RemoteCalls(call, str, True))
+it = iter(m)
+pids = {next(it) for _ in range(3)}
+print(*pids, *[r.child.pid for r in m._core.runners], flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_workers_end_with_their_parent_however_it_ends(number):
+    # K41 A21: the script has no main guard, and its workers are asleep inside user code
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    pids = [int(p) for p in parent.stdout.readline().split()]
+    assert len(set(pids)) >= 2
+    parent.send_signal(number)
+    assert parent.wait(20) in (-number, 1, 130)
+    parent.stdout.close()
+    assert all(gone(pid) for pid in pids)
+
+
+def test_two_hundred_starts_and_breaks_grow_nothing():
+    # A21 K41
+    def fds():
+        return len(os.listdir("/proc/self/fd"))
+
+    counts = []
+    for k in range(200):
+        remote = k % 40 == 0
+        if remote:
+            m, _ = mapped(iter(int, 1), lambda i: [np.zeros(5000)], ahead=8)
+        else:
+            m = OrderedMap(iter(int, 1), lambda i: [i], workers=4, ahead=8)
+        it = iter(m)
+        next(it)
+        next(it)
+        m.close()
+        del m, it
+        if remote:
+            counts.append((fds(), threading.active_count()))
+    assert counts[-1] == counts[1]
