@@ -118,7 +118,8 @@ class Feed:
             fn: fn(sample) -> dict, None (dropped, counted), or a list of dicts (streams, or before `.cache()`).
             batched: True or a number: fn({column: [values]}) -> {column: [values]}, up to that many a call (256).
             with_info: fn(sample, info): info.id, .source, .index, .epoch, .rng.
-            remove_columns: names, or "all".
+            remove_columns: names, or "all". None: none, but all for an encoder, which returns the whole sample
+                (it says `whole_sample = True`).
             workers: threads or processes; "auto" decides by measurement.
             mode: "auto" | "inline" | "threads" | "processes".
             on_error: "raise" | "skip" | "quarantine".
@@ -129,6 +130,8 @@ class Feed:
             output_columns: what fn returns, by position or name.
             length: "same" promises unchanged token counts; checked when run.
         """
+        if remove_columns is None and getattr(fn, "whole_sample", False):
+            remove_columns = "all"
         return self._then(
             st.Map(
                 fn,
