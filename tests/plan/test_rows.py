@@ -174,3 +174,30 @@ def test_rows_can_be_int32():
     got = lay_out(docs, np.array([0, 2]), capacity=7, dtype=np.int32)
     assert got.input_ids.dtype == got.labels.dtype == got.position_ids.dtype == np.int32
     assert got.labels.tolist() == [[-100, 2, 3, -100, 5, -100, -100]]
+
+
+@given(batches(), st.integers(1, 3), st.sampled_from([None, 4]))
+@settings(max_examples=150, deadline=None)
+def test_micro_batches_split_from_many_rows_equal_those_laid_out_alone(batch, rows, max_docs):
+    docs, offsets, spans, _ = batch
+    made = lay_out(docs, offsets, spans=spans, capacity=32, max_docs=max_docs).split(rows)
+    assert len(made) == -(-(len(offsets) - 1) // rows)
+    for i, part in enumerate(made):
+        own = offsets[i * rows : (i + 1) * rows + 1]
+        a, b = own[0], own[-1]
+        tokens = Ragged.from_rows([docs[d] for d in range(a, b)], np.int32)
+        inner = None
+        if spans is not None:
+            bounds = spans.offsets[a : b + 1]
+            inner = Ragged(spans.values[bounds[0] : bounds[-1]], bounds - bounds[0])
+        alone = lay_out(tokens, own - a, spans=inner, capacity=32, max_docs=max_docs)
+        for name in ("input_ids", "labels", "position_ids", "cu_seqlens", "lengths", "weight", "segment_ids"):
+            assert getattr(part, name).tolist() == getattr(alone, name).tolist(), name
+        for name in ("max_seqlen", "num_tokens", "num_label_tokens", "packed", "pad"):
+            assert getattr(part, name) == getattr(alone, name), name
+
+
+def test_a_flat_row_can_not_be_split():
+    docs = Ragged.from_rows([[1], [2]], np.int32)
+    with pytest.raises(ConfigError, match="flat row"):
+        lay_out(docs, np.array([0, 1, 2]), pad="none").split(1)

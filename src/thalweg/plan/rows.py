@@ -35,6 +35,8 @@ class RowArrays:
         num_label_tokens: tokens in the loss, the same number under either label convention.
         packed: True where segments must be kept apart; False for rows of one document and padding.
         pad: side of the padding.
+        row_tokens: int64, real tokens of each row asked for.
+        max_docs: documents of a row at most, where `cu_seqlens` has a fixed length.
         columns: further columns, token-aligned ones as (B, L), in the model's names.
     """
 
@@ -49,6 +51,8 @@ class RowArrays:
     num_label_tokens: int
     packed: bool
     pad: Pad
+    row_tokens: Ints
+    max_docs: int | None = None
     columns: dict[str, Any] = field(default_factory=dict[str, Any])
 
     @property
@@ -60,6 +64,44 @@ class RowArrays:
         number = np.arange(len(row)) - np.searchsorted(row, row)
         return np.repeat(number.astype(np.int32), sizes[sizes > 0]).reshape(rows, width)
 
+    def split(self, rows: int) -> "list[RowArrays]":
+        """Give consecutive micro-batches of `rows` rows as views; the last may have fewer.
+
+        Laying out many rows in one call and splitting them costs a fraction of a call for each micro-batch.
+
+        Raises:
+            ConfigError: the rows stand in one flat row.
+        """
+        b, width = self.input_ids.shape
+        if self.pad == "none":
+            raise ConfigError("a flat row can't be split", fix="lay out each micro-batch by itself")
+        in_loss = np.count_nonzero(self.labels != IGNORE_INDEX, axis=1)
+        edges = np.searchsorted(self.cu_seqlens, np.minimum(np.arange(0, b + rows, rows), b) * width)
+        out: list[RowArrays] = []
+        for i, start in enumerate(range(0, b, rows)):
+            part = slice(start, start + rows)
+            cu = self.cu_seqlens[edges[i] : edges[i + 1] + 1] - np.int32(start * width)
+            ids = self.input_ids[part]
+            out.append(
+                RowArrays(
+                    input_ids=ids,
+                    labels=self.labels[part],
+                    position_ids=self.position_ids[..., part, :],
+                    cu_seqlens=cu if self.max_docs is None else _padded(cu, len(ids), self.max_docs),
+                    max_seqlen=int(np.diff(cu).max(initial=0)),
+                    lengths=self.lengths[part],
+                    weight=self.weight[part],
+                    num_tokens=int(self.row_tokens[part].sum()),
+                    num_label_tokens=int(in_loss[part].sum()),
+                    packed=self.packed,
+                    pad=self.pad,
+                    row_tokens=self.row_tokens[part],
+                    max_docs=self.max_docs,
+                    columns={k: v[part] for k, v in self.columns.items()},
+                )
+            )
+        return out
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
@@ -70,7 +112,7 @@ class Layout:
         starts: int64 (n,), place of each document's first token among the B * L.
         sizes: int64 (n,), tokens of each document.
         segments: int64 (k,), places of each segment in order, padding included; sums to B * L.
-        rows: int64 (B, 3): first token among all documents' tokens, number of tokens, first place.
+        rows: (first token among all documents' tokens, number of tokens, first place) of each row.
         dense: documents of a row stand without gaps (no alignment).
         lengths: int64 (B,), places of each row before its padding.
     """
@@ -79,14 +121,14 @@ class Layout:
     starts: Ints
     sizes: Ints
     segments: Ints
-    rows: Ints
+    rows: list[tuple[int, int, int]]
     dense: bool
     lengths: Ints
 
     @classmethod
     def plan(
         cls,
-        sizes: Ints,
+        offsets: Ints,
         row_offsets: Ints,
         *,
         pad: Pad = "right",
@@ -97,7 +139,7 @@ class Layout:
         """Decide the place of every document.
 
         Args:
-            sizes: int64 (n,), tokens of each document, row after row; an empty one takes no place and no segment.
+            offsets: int64 (n + 1,), borders of the documents; an empty one takes no place and no segment.
             row_offsets: int64 (B + 1,), documents of each row.
             pad: side of the padding; "none": one flat row.
             width: tokens of a row; None: those of the longest row.
@@ -107,28 +149,36 @@ class Layout:
         Raises:
             InputError: a row is longer than `width`.
         """
-        taken = -(-sizes // align) * align
-        ends = np.zeros(len(sizes) + 1, np.int64)
-        np.cumsum(taken, out=ends[1:])
-        tokens = np.zeros(len(sizes) + 1, np.int64)
-        np.cumsum(sizes, out=tokens[1:])
-        lengths = ends[row_offsets[1:]] - ends[row_offsets[:-1]]
+        sizes = offsets[1:] - offsets[:-1]
+        taken, ends = sizes, offsets
+        if align != 1:
+            taken = -(-sizes // align) * align
+            ends = np.append(0, taken.cumsum())
         if pad == "none":
-            lengths, row_offsets = lengths.sum(keepdims=True), row_offsets[[0, -1]]
+            row_offsets, width = row_offsets[[0, -1]], None
+        edges = ends[row_offsets]
+        lengths = edges[1:] - edges[:-1]
         longest = int(lengths.max(initial=0))
-        if width is not None and longest > width and pad != "none":
-            bad = int(np.argmax(lengths))
+        if width is not None and longest > width:
+            bad = int(lengths.argmax())
             raise InputError(f"row {bad} has {longest} tokens and rows take {width}", fix="pack to true token counts")
-        full = -(-max(longest if width is None or pad == "none" else width, 1) // multiple) * multiple
-        b = len(lengths)
+        full = -(-max(longest if width is None else width, 1) // multiple) * multiple
+        b, number = len(lengths), np.arange(len(lengths))
+        row = number.repeat(row_offsets[1:] - row_offsets[:-1])  # of each document
         tail = full - lengths
-        first = np.arange(b) * full + (tail if pad == "left" else 0)  # first place of each row's documents
-        shift = np.repeat(first - ends[row_offsets[:-1]], np.diff(row_offsets))
-        at = row_offsets[:-1] if pad == "left" else row_offsets[1:]
-        segments = np.insert(taken, at, tail)
-        base, count = tokens[row_offsets[:-1]], tokens[row_offsets[1:]] - tokens[row_offsets[:-1]]
-        rows = np.stack([base, count, first], axis=1)
-        return cls((b, full), ends[:-1] + shift, sizes, segments[segments > 0], rows, align == 1, lengths)
+        first = number * full  # first place of each row's documents
+        segments = np.empty(len(sizes) + b, np.int64)
+        if pad == "left":
+            first += tail
+            segments[row_offsets[:-1] + number] = tail
+            segments[np.arange(1, len(sizes) + 1) + row] = taken
+        else:
+            segments[row_offsets[1:] + number] = tail
+            segments[np.arange(len(sizes)) + row] = taken
+        base = offsets[row_offsets]
+        rows = list(zip(base[:-1].tolist(), (base[1:] - base[:-1]).tolist(), first.tolist(), strict=True))
+        starts = ends[:-1] + (first - edges[:-1])[row]
+        return cls((b, full), starts, sizes, segments[segments > 0], rows, align == 1, lengths)
 
     def place(self, values: NDArray[Any], fill: Any, dtype: DTypeLike = np.int64) -> NDArray[Any]:
         """Put token-aligned values in their places; `fill` elsewhere.
@@ -141,21 +191,27 @@ class Layout:
         Returns:
             (B, L), a fresh array.
         """
-        b, width = self.shape
-        flat = np.empty(b * width, dtype)
+        flat = np.empty(self.shape[0] * self.shape[1], dtype)
         if not self.dense:
             flat.fill(fill)
-            flat[np.repeat(self.starts - np.cumsum(self.sizes) + self.sizes, self.sizes) + np.arange(len(values))] = (
-                values
-            )
-            return flat.reshape(b, width)
+            before = self.sizes.cumsum() - self.sizes
+            flat[(self.starts - before).repeat(self.sizes) + np.arange(len(values))] = values
+            return flat.reshape(self.shape)
         end = 0
-        for base, count, first in self.rows.tolist():
+        for base, count, first in self.rows:
             flat[end:first] = fill
             end = first + count
             flat[first:end] = values[base : base + count]
         flat[end:] = fill
-        return flat.reshape(b, width)
+        return flat.reshape(self.shape)
+
+    def blank(self, flat: NDArray[Any], fill: Any) -> None:
+        """Write `fill` on the padding at the rows' ends of dense rows; flat: (B * L,)."""
+        end = 0
+        for _, count, first in self.rows:
+            flat[end:first] = fill
+            end = first + count
+        flat[end:] = fill
 
 
 def lay_out(
@@ -199,38 +255,36 @@ def lay_out(
         ConfigError: left padding of packed rows, or an unpacked row of several documents.
     """
     offsets = np.asarray(row_offsets, np.int64)
-    sizes = tokens.lengths
     if packed and pad == "left":
         raise ConfigError("packed rows can't be padded on the left", fix='say pad="right" or pad="none"')
     if not packed and len(offsets) > 1 and np.diff(offsets).max() > 1:
         raise ConfigError("an unpacked row holds one document at most", fix="lay out with packed=True")
-    layout = Layout.plan(sizes, offsets, pad=pad, width=capacity, multiple=pad_to_multiple_of, align=align)
-    b, width = layout.shape
+    layout = Layout.plan(tokens.offsets, offsets, pad=pad, width=capacity, multiple=pad_to_multiple_of, align=align)
     cu = np.zeros(len(layout.segments) + 1, np.int32)
-    np.cumsum(layout.segments, out=cu[1:])
-    places = np.arange(b * width, dtype=dtype)
-    places -= np.repeat(cu[:-1].astype(dtype), layout.segments)
-    positions = places.reshape(b, width)
+    layout.segments.cumsum(out=cu[1:])
+    positions = np.arange(layout.shape[0] * layout.shape[1], dtype=dtype)
+    positions -= cu[:-1].astype(positions.dtype, copy=False).repeat(layout.segments)
+    positions = positions.reshape(layout.shape)
     if rope is not None:
         three = [layout.place(rope.values[:, i], 0, dtype) for i in range(3)]
         positions = np.stack([positions, *(_restart_padding(r, positions, layout) for r in three)])
     ids = layout.place(tokens.values, pad_id, dtype)
     targets, counted = _labels(ids, layout, spans, labels)
-    weight = np.ones(len(offsets) - 1, np.float32)
-    ends = np.append(0, np.cumsum(sizes))
-    weight[ends[offsets[1:]] == ends[offsets[:-1]]] = 0.0
+    edges = tokens.offsets[offsets]
     return RowArrays(
         input_ids=ids,
         labels=targets,
         position_ids=positions,
-        cu_seqlens=cu if max_docs is None else _fixed(cu, offsets, sizes, max_docs),
+        cu_seqlens=cu if max_docs is None else _fixed(cu, offsets, layout.sizes, max_docs),
         max_seqlen=int(layout.segments.max(initial=0)),
         lengths=layout.lengths,
-        weight=weight,
+        weight=(edges[1:] > edges[:-1]).astype(np.float32),
         num_tokens=len(tokens.values),
         num_label_tokens=counted,
         packed=packed or pad == "none",
         pad=pad,
+        row_tokens=edges[1:] - edges[:-1],
+        max_docs=max_docs,
         columns={k: layout.place(v.values, 0, v.values.dtype) for k, v in (aligned or {}).items()},
     )
 
@@ -249,11 +303,8 @@ def _labels(ids: NDArray[Any], layout: Layout, spans: Ragged | None, labels: Rag
         return np.where(mask, ids, ignore), int((bounds[1::2] - bounds[::2]).sum())
     if layout.dense:
         out = ids.copy()
-        flat, end = out.reshape(-1), 0
-        for _, count, first in layout.rows.tolist():
-            flat[end:first] = ignore
-            end = first + count
-        flat[end:] = ignore
+        flat = out.reshape(-1)
+        layout.blank(flat, ignore)
         flat[layout.starts[real]] = ignore
         return out, int((layout.sizes[real] - 1).sum())
     pairs = np.stack([layout.starts[real] + 1, (layout.starts + layout.sizes)[real]], axis=1)
@@ -273,6 +324,10 @@ def _fixed(cu: NDArray[np.int32], offsets: Ints, sizes: Ints, max_docs: int) -> 
     most = int(np.diff(real[offsets]).max(initial=0))
     if most > max_docs:
         raise InputError(f"a row holds {most} documents and max_docs is {max_docs}", fix="pack with the same max_docs")
-    out = np.full((len(offsets) - 1) * (max_docs + 1) + 1, cu[-1], np.int32)
+    return _padded(cu, len(offsets) - 1, max_docs)
+
+
+def _padded(cu: NDArray[np.int32], rows: int, max_docs: int) -> NDArray[np.int32]:
+    out = np.full(rows * (max_docs + 1) + 1, cu[-1], np.int32)
     out[: len(cu)] = cu
     return out
