@@ -71,7 +71,7 @@ class Core:
         self.hook: Callable[[Message], None] | None = None
         self.wake: Callable[[], None] | None = None
         self.replace: Callable[[Job | None], None] | None = None
-        self.tune: Callable[[], None] | None = None
+        self.tune: list[Callable[[], None]] = []
 
     # -- threads ------------------------------------------------------------------------------------------------
     def spawn(self, target: Callable[[], None], label: str) -> None:
@@ -156,8 +156,8 @@ class Core:
         port.returns.put(len(message.items))
         port.budget.add(-message.size)
         port.budget.stir()
-        if self.tune is not None:
-            self.tune()
+        for look in self.tune:
+            look()
 
     def _receive(self, message: Message) -> None:
         if self.hook is not None:
@@ -248,11 +248,11 @@ def _whole(message: Message) -> Iterator[Turn]:
 
 def work(port: Port, runner: JobRunner, job: Job | None = None) -> None:
     """The life of a worker: take the lowest job, run it, note the pace; leave when told."""
-    me, given_up = threading.get_ident(), False
+    me, given_up, jobs = threading.get_ident(), False, port.jobs
     try:
         runner.begin()
         while True:
-            job = job or port.jobs.get()
+            job = job or jobs.get()
             if job is None:
                 break
             if port.closed or job.first > port.limit:
