@@ -30,7 +30,7 @@ def test_merged_mean_and_variance_equal_one_run_in_any_order(ranks, random):
     merged = reduce(lambda a, b: a + b, parts, Metric())
     assert merged.n == len(everything)
     if everything:
-        scale = max(1.0, max(map(abs, everything)))
+        scale = max(1.0, *map(abs, everything))
         assert math.isclose(merged.mean, fmean(everything), rel_tol=1e-9, abs_tol=1e-9 * scale)
         assert merged.min == min(everything)
         assert merged.max == max(everything)
@@ -60,7 +60,10 @@ def test_zero_valued_updates_keep_their_count():
 def test_two_steps_of_one_class_are_told_apart_when_merged():
     def rank(first, second):
         return PipelineStats(
-            [StepStats("Lambda", "1:LambdaFilter", Tally(taken=first)), StepStats("Lambda", "2:LambdaFilter", Tally(taken=second))],
+            [
+                StepStats("Lambda", "1:LambdaFilter", Tally(taken=first)),
+                StepStats("Lambda", "2:LambdaFilter", Tally(taken=second)),
+            ],
             ranks=1,
         )
 

@@ -1,5 +1,7 @@
 """Units are dealt once each, and cut without a gap."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +25,7 @@ def test_ranges_cover_a_file_without_gap_and_none_is_too_large(size, unit_bytes)
     ranges = cut(size, unit_bytes)
     assert ranges[0][0] == 0
     assert ranges[-1][1] == size
-    assert all(a[1] == b[0] for a, b in zip(ranges, ranges[1:], strict=False))
+    assert all(a[1] == b[0] for a, b in pairwise(ranges))
     assert max(b - a for a, b in ranges) <= unit_bytes
     assert len(ranges) == max(1, -(-size // unit_bytes))
 

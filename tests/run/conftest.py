@@ -13,7 +13,10 @@ def corpus(tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()
     for f in range(8):
-        rows = [{"text": f"document {f} {i} " + "word " * (i % 7), "id": f"{f}-{i}", "metadata": {"n": i}} for i in range(50)]
+        rows = [
+            {"text": f"document {f} {i} " + "word " * (i % 7), "id": f"{f}-{i}", "metadata": {"n": i}}
+            for i in range(50)
+        ]
         (folder / f"{f}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     return folder
 

@@ -51,7 +51,7 @@ WANTED = sorted(f"{f}-{i}" for f in range(8) for i in range(0, 50, 2))
 
 
 # D31 D42
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_all_documents_arrive_once_and_a_second_launch_finds_nothing_to_do(make, tmp_path, workers):
     stats = make(workers=workers).run()
     assert ids_in(tmp_path / "out") == WANTED
@@ -99,7 +99,7 @@ class Breaks:
 
 
 # D21 D13 K43
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_failing_ranks_leave_the_others_alone_and_only_they_run_again(make, tmp_path, workers):
     cure = str(tmp_path / "cure")
 
@@ -128,6 +128,7 @@ def test_failing_ranks_leave_the_others_alone_and_only_they_run_again(make, tmp_
 
 
 # D22
+@pytest.mark.slow
 def test_a_killed_worker_is_one_failed_rank_and_can_be_tried_again(make, tmp_path):
     mark = tmp_path / "killed"
 
@@ -258,12 +259,11 @@ def test_a_dependency_runs_first_and_its_failure_stops_the_second_unless_asked(m
 
 
 def test_a_pipeline_that_cannot_be_sent_names_the_step(make, tmp_path):
-    handle = open(tmp_path / "x", "w")
-    try:
-        with pytest.raises(ConfigError, match=r"step 1 \(function\) cannot be sent"):
-            make(lambda data, rank, world: (handle, data)[1]).run()
-    finally:
-        handle.close()
+    with (
+        open(tmp_path / "x", "w") as handle,
+        pytest.raises(ConfigError, match=r"step 1 \(function\) cannot be sent"),
+    ):
+        make(lambda data, rank, world: (handle, data)[1]).run()
 
 
 def test_a_run_without_a_logging_directory_is_refused():

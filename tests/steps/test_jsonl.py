@@ -48,7 +48,9 @@ def test_every_compression_gives_the_same_rows(tmp_path, ending):
     data = lines(ROWS)
     write(tmp_path, f"a.jsonl{'.' * bool(ending)}{ending}", PACKERS[ending](data) if ending else data)
     docs, _ = read(tmp_path)
-    assert [(d.text, d.id, d.metadata["score"]) for d in docs] == [(r["text"], r["id"], r["metadata"]["score"]) for r in ROWS]
+    assert [(d.text, d.id, d.metadata["score"]) for d in docs] == [
+        (r["text"], r["id"], r["metadata"]["score"]) for r in ROWS
+    ]
 
 
 def test_files_of_several_members_and_garbage_after_the_last_read_like_gunzip(tmp_path):
@@ -184,7 +186,14 @@ def test_one_bad_byte_costs_one_line_by_the_policy(tmp_path):
 
 # D24
 def test_rows_that_are_no_documents_cost_themselves(tmp_path):
-    rows = [b'{"text":"a"}', b"[1, 2]", b'{"text":12}', b"null", b'{"text":"b","media":null}', b'{"text":"c","media":[3]}']
+    rows = [
+        b'{"text":"a"}',
+        b"[1, 2]",
+        b'{"text":12}',
+        b"null",
+        b'{"text":"b","media":null}',
+        b'{"text":"c","media":[3]}',
+    ]
     write(tmp_path, "a.jsonl", b"\n".join(rows))
     docs, (reader,) = read(tmp_path, max_bad=10)
     assert [d.text for d in docs] == ["a", "b"]
@@ -216,7 +225,11 @@ def damaged(data, how):
 @pytest.mark.parametrize("how", ["one byte short", "half", "flipped"])
 def test_damaged_compressed_input_is_a_named_failure_and_can_be_kept_on_request(tmp_path, ending, how):
     packed = PACKERS[ending](lines(ROWS))
-    data = packed[:-2] + bytes([packed[-2] ^ 1]) + packed[-1:] if (ending, how) == ("zst", "flipped") else damaged(packed, how)
+    data = (
+        packed[:-2] + bytes([packed[-2] ^ 1]) + packed[-1:]
+        if (ending, how) == ("zst", "flipped")
+        else damaged(packed, how)
+    )
     write(tmp_path, f"a.jsonl.{ending}", data)
     write(tmp_path, "b.jsonl", lines(ROWS[:5]))
     with pytest.raises(InputError, match=rf"after \d+ rows.*a\.jsonl\.{ending}"):

@@ -1,6 +1,7 @@
 """The protocol of a step: what is legal, lazy, checked and counted."""
 
 import gc
+from typing import ClassVar
 
 import pytest
 
@@ -85,11 +86,11 @@ def test_a_chain_holds_a_bounded_number_of_documents():
 
 
 class Needy(PipelineStep):
-    _requires_dependencies = [("no_such_module_abc", "no-such-package")]
+    _requires_dependencies: ClassVar = [("no_such_module_abc", "no-such-package")]
 
 
 class Child(Needy):
-    _requires_dependencies = ["numpy"]
+    _requires_dependencies: ClassVar = ["numpy"]
 
 
 # D4
@@ -175,9 +176,14 @@ def test_a_sample_depends_on_seed_and_id_alone():
 
 def test_a_filter_in_batches_decides_like_one_by_one():
     class Batched(BaseFilter):
+        def filter(self, doc):
+            return self.filter_batch([doc])[0]
+
         def filter_batch(self, batch):
             return [(d.metadata["i"] % 2 == 0, "odd") for d in batch]
 
+    one, _ = run([documents(25), Batched()])
     out, stats = run([documents(25), Batched(batch_size=4)])
+    assert out == one
     assert [d.metadata["i"] for d in out] == list(range(0, 25, 2))
     assert stats[1].tally.dropped == {"odd": 12}

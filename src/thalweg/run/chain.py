@@ -101,6 +101,11 @@ def _books(name: str, step: Any, taken: int, out: int) -> StepStats:
     books = StepStats(getattr(step, "name", None) or getattr(step, "__name__", None) or name, name)
     if own is not None and hasattr(own, "time_stats"):
         _read_foreign(own, books)
+    kept = getattr(step, "tally", None)
+    if isinstance(kept, Tally):  # a step that keeps books without being a PipelineStep
+        books.tally = kept
+        kept.taken, kept.out = taken, out
+        return books
     reasons = {k.removeprefix("dropped_"): int(m.total) for k, m in books.stats.items() if k.startswith("dropped_")}
     books.tally = Tally(taken, 0, out)
     books.tally.dropped.update(reasons)

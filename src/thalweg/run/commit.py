@@ -137,7 +137,7 @@ def _check_placed(file: Mapping[str, Any], target: str) -> None:
         right = False
     if not right:
         raise IntegrityError(
-            "a committed file is neither in its attempt nor, whole, in its place",
+            "a finished file is missing, or not whole, in its place",
             where=target,
             fix="start the run anew: skip_completed=False, or --adopt",
         )

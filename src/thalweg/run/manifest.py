@@ -16,7 +16,7 @@ from thalweg.core.state import digest
 from thalweg.steps.folder import Folder
 
 SHOWN = 12  # differences named in a message
-_SKIP = {"stats", "progress", "arguments", "planned", "written"}
+_SKIP = {"stats", "tally", "progress", "arguments", "planned", "written"}
 
 
 def describe(value: Any, depth: int = 0) -> Any:
@@ -59,6 +59,8 @@ def _object(value: Any, depth: int) -> Any:
     if hasattr(value, "fs") and hasattr(value, "resolve_paths"):  # a folder of the datatrove package
         return str(value.resolve_paths(""))
     config: dict[str, Any] = {"class": type(value).__qualname__}
+    if isinstance(getattr(value, "digest", None), str):  # it says itself what decides its results
+        return config | {"digest": value.digest}
     arguments = getattr(value, "arguments", None)
     held = arguments if isinstance(arguments, dict) else getattr(value, "__dict__", {})
     config |= {k: describe(v, depth + 1) for k, v in held.items() if k not in _SKIP and not k.startswith("_")}

@@ -5,6 +5,7 @@ Decides what a verdict may be. Knows no rule.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from contextlib import nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -52,9 +53,9 @@ class BaseFilter(PipelineStep):
         self.batch_size = batch_size
         self.policy = ErrorPolicy(on_error, max_bad, quarantine)
 
+    @abstractmethod
     def filter(self, doc: Document) -> Verdict:
         """Say whether one document is kept."""
-        raise NotImplementedError
 
     def rule(self) -> Callable[[Document], Verdict]:
         """Give the function that decides; a filter that only wraps one gives it directly."""

@@ -6,6 +6,7 @@ Decides how media bytes travel in JSON (base64). Lines and JSON are the business
 from __future__ import annotations
 
 import base64
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from thalweg.core.errors import InputError
@@ -55,9 +56,9 @@ class LineReader(BaseDiskReader):
             else:
                 yield from blocks_of_chunks(chunks(file, codec, full))
 
+    @abstractmethod
     def rows(self, block: bytes, first: int) -> tuple[list[Any], int]:
         """Decode a block: rows, and the number of lines."""
-        raise NotImplementedError
 
     def read_unit(self, unit: Unit) -> Iterator[Document]:
         """Yield the documents of the lines that begin in this unit."""

@@ -6,6 +6,7 @@ Decides under which name a document is written. Knows no format: a format opens,
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from dataclasses import asdict
 from itertools import islice
 from string import Template
@@ -103,21 +104,21 @@ class DiskWriter(PipelineStep):
         """Give a regular expression of all file names that this rank may ever write; None where `${rank}` is absent."""
         return pattern_of(self.output_filename, rank)
 
+    @abstractmethod
     def open_file(self, name: str) -> Any:
         """Begin a file. A format returns what its `append` and `finish` understand."""
-        raise NotImplementedError
 
+    @abstractmethod
     def append(self, file: Any, documents: list[Document]) -> None:
         """Write documents to an open file."""
-        raise NotImplementedError
 
+    @abstractmethod
     def finish(self, file: Any) -> None:
         """End a file."""
-        raise NotImplementedError
 
+    @abstractmethod
     def written(self, file: Any) -> int:
         """Count the bytes of an open file so far."""
-        raise NotImplementedError
 
     def write(self, document: Document, rank: int = 0) -> None:
         """Write one document."""
