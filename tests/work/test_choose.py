@@ -64,9 +64,9 @@ def test_python_bound_calls_end_in_one_worker_per_cpu_or_say_why_not():
 
 def test_without_a_second_cpu_nothing_is_tried():
     def call(i):
-        return [int(np.sort(np.arange(30_000)[::-1]).sum()) + i]
+        return [int(np.sort(np.arange(300_000)[::-1]).sum()) + i]
 
-    _, choices = run(call, 200, cpus=1)
+    _, choices = run(call, 100, cpus=1)
     assert [c.workers for c in choices] == [1]
 
 

@@ -14,7 +14,7 @@ from thalweg.work.turns import JobRunner
 
 FAST = 50e-6  # seconds a call below which more workers cost more than they bring
 HEAVY = 300e-6  # Python-bound calls from here on are worth a process each
-WAITS = 0.5  # share of CPU time in the time of a call, below which it waits
+WAITS = 0.5  # share of a call's time in which its thread is busy, below which it waits
 AT_ONCE = 1.35  # CPU seconds a second that two threads reach when they run at the same time
 LOOK_S, LOOK_CALLS = 0.08, 8  # a phase ends when it has seen so much
 
@@ -67,14 +67,14 @@ class Chooser:
 
     def _first(self, run: OrderedMap) -> None:
         pace = list(run.pace)[1:] or list(run.pace)  # the first call pays for imports and caches
-        wall, cpu = sum(p[0] for p in pace), sum(p[1] for p in pace)
+        wall, busy = sum(p[0] for p in pace), sum(p[1] for p in pace)
         calls = sum(p[2] for p in pace)
         if calls < LOOK_CALLS and wall < LOOK_S:
             return
         each = wall / calls
         if each < FAST:
             self._choose(run, Choice("threads", 1, f"a call takes {each * 1e6:.0f} us, less than handing it on costs"))
-        elif cpu / wall < WAITS and each > 1e-3:
+        elif busy / wall < WAITS and each > 1e-3:
             self._choose(run, Choice("threads", self._waiting, f"a call takes {each * 1e3:.1f} ms and mostly waits"))
         elif self._cpus < 2:
             self._choose(run, Choice("threads", 1, "one CPU is usable"))

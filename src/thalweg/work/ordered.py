@@ -155,7 +155,7 @@ class OrderedMap:
 
     @property
     def pace(self) -> "deque[tuple[float, float, int]]":
-        """Wall seconds, CPU seconds of the worker's thread, and items of the last jobs."""
+        """Wall seconds, busy seconds of the worker's thread, and items of the last jobs."""
         return self._core.port.pace
 
     @property
