@@ -4,14 +4,32 @@ Decides how a file is finished (temporary name, fsync, link or rename) and how a
 format.
 """
 
+import errno
 import fcntl
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from thalweg.core.errors import RecordsError
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Turn what the system says while files are written into an error with a remedy.
+
+    Raises:
+        RecordsError: no space, no permission, a limit; the system's own error is its cause.
+    """
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        fix = "free some space; what was there before is as it was" if full else "check the disk and permissions"
+        raise RecordsError(f"cannot write: {error.strerror or error}", where=str(folder), fix=fix) from error
 
 
 def sync_folder(folder: Path) -> None:

@@ -131,12 +131,13 @@ class PartWriter(RowWriter):
             return self.files
         try:
             self._flush()
-            own = self._files.finish(self._lineage)
-            own = msgspec.structs.replace(own, generation=self.generation, part=self.part, parts=self.parts)
             target = place.part_path(self.folder, self.generation, self.part)
-            if self._files.sync:
-                fs.sync_folder(self.folder)
-            won = fs.write_whole(target, pack(own), exclusive=not self._away, sync=self._files.sync)
+            with fs.writing(self.folder):
+                own = self._files.finish(self._lineage)
+                own = msgspec.structs.replace(own, generation=self.generation, part=self.part, parts=self.parts)
+                if self._files.sync:
+                    fs.sync_folder(self.folder)
+                won = fs.write_whole(target, pack(own), exclusive=not self._away, sync=self._files.sync)
         except BaseException:
             self.abandon()
             raise

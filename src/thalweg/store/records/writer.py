@@ -88,13 +88,15 @@ class RowWriter:
         first = len(self)
         if columns:
             block = self._rows.from_columns(columns, ids)
-            for piece in block.split(BLOCK_ROWS, BLOCK_BYTES):
-                self._files.put(piece)
+            with fs.writing(self._files.folder):
+                for piece in block.split(BLOCK_ROWS, BLOCK_BYTES):
+                    self._files.put(piece)
         return first
 
     def _flush(self) -> None:
         if self._rows.n:
-            self._files.put(self._rows.take())
+            with fs.writing(self._files.folder):
+                self._files.put(self._rows.take())
 
 
 class RecordsWriter(RowWriter):
@@ -126,8 +128,9 @@ class RecordsWriter(RowWriter):
         try:
             self._flush()
             quarantined = 0 if self._quarantine is None else self._quarantine.close()
-            own = self._files.finish(self._lineage, quarantined)
-            self.manifest = publish(self.path, own, self._base, replace=self._replace, sync=self._files.sync)
+            with fs.writing(self.path):
+                own = self._files.finish(self._lineage, quarantined)
+                self.manifest = publish(self.path, own, self._base, replace=self._replace, sync=self._files.sync)
         except BaseException:
             self.abandon()
             raise
