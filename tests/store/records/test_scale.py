@@ -1,6 +1,7 @@
 """What a set costs: descriptors, memory, bytes read. Counted, never timed."""
 
 import os
+import pickle
 import subprocess
 import sys
 
@@ -124,9 +125,11 @@ def test_a_forked_and_a_spawned_process_read_the_set(tmp_path):
         os._exit(0)
     os.waitpid(child, 0)
     assert os.read(read, 1) == b"1"
-    import pickle
-
     data = tmp_path / "pickled"
     data.write_bytes(pickle.dumps(rec))
-    program = f"import pickle; rec = pickle.load(open({str(data)!r}, 'rb')); print(rec.fingerprint, len(rec[2999]['input_ids']))"
+    program = f"""
+import pickle
+rec = pickle.load(open({str(data)!r}, "rb"))
+print(rec.fingerprint, len(rec[2999]["input_ids"]))
+"""
     assert run(program) == [rec.fingerprint, str(len(rows[2999]["input_ids"]))]
