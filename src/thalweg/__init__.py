@@ -19,10 +19,9 @@ _WHERE = {
     "from_records": "thalweg.feed.open",
     "from_dataset": "thalweg.feed.open",
     "mix": "thalweg.feed.feed",
+    "Loader": "thalweg.bind.loader",
     "concat": "thalweg.feed.feed",
     "Feed": "thalweg.feed.feed",
-    "create_records": "thalweg.store.records.writer",
-    "open_records": "thalweg.store.records.reader",
 }
 _ROOMS = ("bind", "check", "cli", "core", "encode", "feed", "plan", "run", "steps", "store", "testing", "work")
 
@@ -30,20 +29,20 @@ __all__ = [
     "Batch",
     "Document",
     "Feed",
+    "Loader",
     "Ragged",
     "ThalwegError",
     "Topology",
     "__version__",
     "concat",
-    "create_records",
     "from_dataset",
     "from_records",
     "from_stream",
     "mix",
-    "open_records",
 ]
 
 if TYPE_CHECKING:
+    from thalweg.bind.loader import Loader
     from thalweg.core.batch import Batch
     from thalweg.core.document import Document
     from thalweg.core.errors import ThalwegError
@@ -51,8 +50,6 @@ if TYPE_CHECKING:
     from thalweg.core.topology import Topology
     from thalweg.feed.feed import Feed, concat, mix
     from thalweg.feed.open import from_dataset, from_records, from_stream
-    from thalweg.store.records.reader import open_records
-    from thalweg.store.records.writer import create_records
 
 
 def __getattr__(name: str) -> Any:

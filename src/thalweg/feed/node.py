@@ -54,6 +54,16 @@ class BatchNode(Node, Protocol):
         """Start a `for`: continue right after `restore`, else go to the first row of the running epoch."""
         ...
 
+    @property
+    def step(self) -> int:
+        """Count the steps handed over in the run."""
+        ...
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the last batch handed over."""
+        ...
+
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch; of the running one: nothing."""
         ...

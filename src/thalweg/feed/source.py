@@ -138,7 +138,7 @@ class ObjectSource:
             own = getattr(self.obj, "lengths", None)
             if own is not None:
                 self._lengths = own
-            elif isinstance(self.obj, list | tuple) and self.n and INPUT_IDS in self._row(0):
+            elif isinstance(self.obj, list | tuple) and (not self.n or INPUT_IDS in self._row(0)):
                 self._lengths = [len(self._row(i)[INPUT_IDS]) for i in range(self.n)]
         if self._lengths is None:
             return None

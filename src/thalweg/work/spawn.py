@@ -97,11 +97,12 @@ class Child:
         except ProcessLookupError:
             return ""
         end = time.monotonic() + seconds
-        size, quiet = before, 0
-        while time.monotonic() < end and quiet < 5:  # it is written in pieces: wait until it has been quiet for 0.1 s
+        size = before
+        while time.monotonic() < end:
             time.sleep(0.02)
             now = os.fstat(self._stacks).st_size
-            quiet = quiet + 1 if now == size > before else 0
+            if now > before and now == size:
+                break
             size = now
         return os.pread(self._stacks, max(0, size - before), before).decode("utf-8", "replace").rstrip()
 

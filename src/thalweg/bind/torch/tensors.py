@@ -1,0 +1,33 @@
+"""numpy batches to torch batches, on the device where there is one.
+
+Decides which values become tensors. Shares memory with the numpy arrays: the caller owns both.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from thalweg.core.batch import Batch
+
+
+def to_tensors(batch: Batch) -> Batch:
+    """Give the same batch with every numpy array as a tensor; other values and `.info` stay."""
+    return Batch({k: _tensor(v) for k, v in batch.items()}, info=batch.info)
+
+
+def _tensor(value: Any) -> Any:
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "biuf":
+        return value
+    return torch.from_numpy(value if value.flags.writeable else value.copy())
+
+
+def finisher(device: Any = None) -> Callable[[Batch], Batch]:
+    """Give what makes a numpy batch a torch batch, on `device` where one is named."""
+    if device is None:
+        return to_tensors
+    target = torch.device(device)
+    if target.type == "cuda":
+        return lambda batch: to_tensors(batch).pin_memory().to(target, non_blocking=True)
+    return lambda batch: to_tensors(batch).to(target)

@@ -1,0 +1,234 @@
+"""Documents to the batch that a trainer takes, and what it is told beside it.
+
+Decides padding, dialect and `batch.info` for one micro-batch of one rank. Knows no plan and no step but the numbers
+that it is given.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from functools import partial
+from itertools import pairwise
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.core.batch import BatchInfo
+from thalweg.core.errors import ConfigError
+from thalweg.core.sample import INPUT_IDS, LABELS, Ragged, Sample
+from thalweg.encode.collate import DIALECTS
+from thalweg.feed import stages as st
+from thalweg.feed.gather import PROVENANCE, Documents, Reader
+from thalweg.plan.rows import Pad, RowArrays, lay_out
+
+Names = Callable[[], tuple[list[list[str]], list[list[str]]]]
+
+
+class LazyInfo(BatchInfo):
+    """A `BatchInfo` whose ids and sources are looked up when they are first asked for: most steps never ask.
+
+    Args:
+        names: gives (ids, sources), each a list per row.
+        labels_shifted: as in `BatchInfo`.
+    """
+
+    __slots__ = ("_names",)
+
+    def __init__(self, names: Names, *, labels_shifted: bool) -> None:
+        super().__init__(labels_shifted=labels_shifted)
+        self._names = names
+        del self.ids, self.sources
+
+    def __getattr__(self, name: str) -> Any:
+        """Look both up, once."""
+        if name not in {"ids", "sources"}:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        self.ids, self.sources = self._names()
+        return getattr(self, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle and copy as plain values."""
+        return BatchInfo, tuple(getattr(self, f.name) for f in fields(BatchInfo))
+
+
+class Collator:
+    """Makes batches of documents.
+
+    Args:
+        batch: the batching stage; None gives rows one by one, as `batch(1)`.
+        pack: the packing stage; None where a row is a sample.
+        reader: names samples.
+        lineage: of the data: pad_id.
+    """
+
+    def __init__(self, batch: Any, pack: st.Pack | None, reader: Reader, lineage: Mapping[str, Any]) -> None:
+        self.stage = batch if batch is not None else st.Batch(1)
+        self.pack, self.reader = pack, reader
+        self.dialect = None if callable(self.stage.collate) else DIALECTS.get(self.stage.collate)
+        given = self.stage.pad_id
+        recorded = lineage.get("pad_id")
+        self.pad_id = int(given if given is not None else recorded if recorded is not None else 0)
+        if pack is not None and self.stage.pad == "left":
+            raise ConfigError("packed rows can't be padded on the left", where="batch", fix='pad="right" or pad="none"')
+
+    @property
+    def labels_shifted(self) -> bool:
+        """Say whether the dialect shifts labels."""
+        return self.dialect is not None and self.dialect.labels_shifted
+
+    def arrays(self, documents: Documents, filler: int, width: int | None = None) -> RowArrays:
+        """Lay documents out as rows, and `filler` empty ones behind them.
+
+        Args:
+            width: tokens of a row; None takes the stage's.
+        """
+        assert documents.tokens is not None
+        offsets = documents.offsets
+        if filler:
+            offsets = np.append(offsets, np.full(filler, offsets[-1]))
+        return lay_out(
+            documents.tokens,
+            offsets,
+            spans=documents.spans,
+            labels=documents.labels,
+            packed=self.pack is not None,
+            capacity=self.width(documents) if width is None else width,
+            pad=cast("Pad", self.stage.pad),
+            pad_id=self.pad_id,
+            pad_to_multiple_of=self.stage.pad_to_multiple_of,
+            align=1 if self.pack is None else self.pack.align,
+            max_docs=None if self.pack is None else self.pack.max_docs,
+        )
+
+    def width(self, documents: Documents) -> int | None:
+        """Give the width of rows: pad_to, else the capacity where packed (more for a document alone), else None."""
+        wanted = getattr(self.stage, "pad_to", None)
+        if isinstance(wanted, int):
+            return wanted
+        if self.pack is None or self.stage.pad == "none":
+            return None
+        assert documents.tokens is not None
+        if self.pack.overlong != "alone":
+            return self.pack.capacity
+        ends = np.append(0, np.cumsum(documents.tokens.lengths))
+        longest = int(np.diff(ends[documents.offsets]).max(initial=0))
+        return max(self.pack.capacity, longest)
+
+    def collate(self, documents: Documents, filler: int) -> tuple[dict[str, Any], BatchInfo]:
+        """Make the batch of some documents, and `filler` rows of weight zero behind them.
+
+        Raises:
+            ConfigError: samples without tokens under a token dialect, or a column that has no place in it.
+        """
+        info = LazyInfo(partial(self._names, documents, filler), labels_shifted=self.labels_shifted)
+        if self.dialect is None:
+            return self._by_function(documents, filler, info), info
+        if documents.tokens is None:
+            self._no_tokens(documents)
+        rows = self.arrays(documents, filler)
+        if self.stage.pad == "none" and filler and len(rows.weight) != documents.num_rows + filler:
+            rows.weight = np.append(rows.weight, np.zeros(filler, np.float32))
+        self._refuse_columns(documents)
+        info.num_tokens, info.num_label_tokens, info.weight = rows.num_tokens, rows.num_label_tokens, rows.weight
+        return self.dialect(rows), info
+
+    def _no_tokens(self, documents: Documents) -> None:
+        samples = documents.samples or []
+        if any(s is not None for s in samples):
+            there = next(s for s in samples if s is not None)
+            raise ConfigError(
+                f"samples have no column {INPUT_IDS!r}: they have {', '.join(there) or 'none'}", where="batch",
+                fix='encode them (.map(TextEncoder(...))), or batch them as they are with collate="raw"',
+            )  # fmt: skip
+        n = len(documents.index)  # only holes: rows of padding
+        documents.tokens = Ragged(np.empty(0, np.int32), np.zeros(n + 1, np.int64))
+
+    def _refuse_columns(self, documents: Documents) -> None:
+        there = next((s for s in documents.samples or [] if s is not None), None)
+        for name in there or ():
+            if name not in {INPUT_IDS, LABELS, "loss_spans", "attention_mask", *PROVENANCE}:
+                raise ConfigError(
+                    f"column {name!r} can't be collated", where="batch",
+                    fix=f"take it away where it was last used (remove_columns=[{name!r}]), or give collate= a function",
+                )  # fmt: skip
+
+    def _by_function(self, documents: Documents, filler: int, info: BatchInfo) -> dict[str, Any]:
+        samples = self._row_samples(documents)
+        n = documents.num_rows
+        info.weight = np.append(np.ones(n, np.float32), np.zeros(filler, np.float32))
+        if documents.tokens is not None:
+            info.num_tokens = len(documents.tokens.values)
+            info.num_label_tokens = _count_labels(documents)
+        if self.stage.collate == "raw":
+            return {"samples": samples}
+        if not samples:
+            raise ConfigError(
+                "a batch of filler alone can't be made by a collate function", where="batch", fix='tail="drop"'
+            )
+        while len(samples) < n + filler:  # a function can't make filler: the first sample again, with weight zero
+            samples.append(samples[0])
+        given: dict[str, Any] = dict(self.stage.collate(samples))
+        return given
+
+    def _row_samples(self, documents: Documents) -> list[Sample]:
+        if self.pack is None:
+            return self.reader.samples(documents)
+        rows = self.arrays(documents, 0, width=None)
+        lengths = rows.lengths.tolist()
+        return [
+            {
+                INPUT_IDS: rows.input_ids[i, :n],
+                LABELS: rows.labels[i, :n],
+                "position_ids": rows.position_ids[..., i, :n],
+            }
+            for i, n in enumerate(lengths)
+        ]
+
+    def _names(self, documents: Documents, filler: int) -> tuple[list[list[str]], list[list[str]]]:
+        flat, names = [""] * len(documents.index), [""] * len(documents.index)
+        for s, leaf in enumerate(self.reader.leaves):
+            mine = np.flatnonzero(documents.source == s)
+            if len(mine):
+                for at, name in zip(mine.tolist(), leaf.source.ids(documents.index[mine]), strict=True):
+                    flat[at], names[at] = name, leaf.name
+        bounds = list(pairwise(documents.offsets.tolist()))
+        empty: list[list[str]] = [[] for _ in range(filler)]
+        return [flat[a:b] for a, b in bounds] + empty, [names[a:b] for a, b in bounds] + empty
+
+
+def _count_labels(documents: Documents) -> int:
+    assert documents.tokens is not None
+    lengths = documents.tokens.lengths
+    if documents.labels is not None:
+        values = documents.labels.values
+        counted = int(np.count_nonzero(values != -100))
+        first = documents.labels.offsets[:-1][lengths > 0]
+        return counted - int(np.count_nonzero(values[first] != -100))
+    if documents.spans is not None:
+        pairs = np.maximum(documents.spans.values.reshape(-1, 2), 1)
+        return int((pairs[:, 1] - pairs[:, 0]).sum())
+    return int(np.maximum(lengths - 1, 0).sum())
+
+
+def row_digests(hashes: NDArray[np.uint64], offsets: Sequence[int] | NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Hash the ids of each row to one number: the order of its documents matters.
+
+    Args:
+        hashes: uint64 (n,), of the ids as read with the data.
+        offsets: int64 (r + 1,).
+
+    Returns:
+        uint64 (r,); 0 for a row without a document.
+    """
+    bounds = np.asarray(offsets, np.int64)
+    counts = np.diff(bounds)
+    place = np.arange(bounds[0], bounds[-1]) - np.repeat(bounds[:-1], counts)
+    with np.errstate(over="ignore"):
+        z = hashes + (place.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z ^= z >> np.uint64(31)
+        total = np.zeros(len(z) + 1, np.uint64)
+        np.cumsum(z, out=total[1:])
+        sums: NDArray[np.uint64] = total[bounds[1:] - bounds[0]] - total[bounds[:-1] - bounds[0]]
+    return sums

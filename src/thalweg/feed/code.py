@@ -1,0 +1,75 @@
+"""Identity of a user's function: its source or byte code, and the values that it captured.
+
+Decides when two functions count as the same across processes and runs. Never uses `id` or `hash`. Knows no feed.
+"""
+
+import inspect
+from functools import partial
+from typing import Any
+
+from thalweg.core.state import digest
+
+
+def code_of(fn: Any, depth: int = 0) -> str:
+    """Digest a function, a partial or a callable object; equal across processes for equal code and captures."""
+    if isinstance(fn, partial):
+        return digest(
+            [
+                "partial",
+                code_of(fn.func, depth + 1),
+                [value_of(v, depth + 1) for v in fn.args],
+                _items(fn.keywords, depth),
+            ]
+        )
+    code = getattr(fn, "__code__", None)
+    if code is None:
+        own = getattr(fn, "fingerprint", None)
+        if isinstance(own, str):
+            return own
+        if inspect.isbuiltin(fn) or inspect.isclass(fn):
+            return f"{getattr(fn, '__module__', '')}.{getattr(fn, '__qualname__', fn)}"
+        call = getattr(type(fn), "__call__", None)  # noqa: B004  (its code is wanted, not whether it can be called)
+        state: dict[str, Any] = getattr(fn, "__dict__", {})
+        inner = code_of(call, depth + 1) if getattr(call, "__code__", None) is not None else str(type(fn))
+        return digest([type(fn).__qualname__, inner, _items(state, depth)])
+    captured = [value_of(c.cell_contents, depth + 1) for c in getattr(fn, "__closure__", None) or () if _filled(c)]
+    defaults = [value_of(v, depth + 1) for v in getattr(fn, "__defaults__", None) or ()]
+    return digest([_code(code), captured, defaults])
+
+
+def _filled(cell: Any) -> bool:
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return False
+    return True
+
+
+def _code(code: Any) -> list[Any]:
+    constants = [_code(c) if hasattr(c, "co_code") else repr(c) for c in code.co_consts]
+    return [code.co_code.hex(), list(code.co_names), constants]
+
+
+def _items(values: dict[str, Any], depth: int) -> list[Any]:
+    return [[k, value_of(v, depth + 1)] for k, v in sorted(values.items())]
+
+
+def value_of(value: Any, depth: int = 0) -> str:
+    """Digest a captured value; objects deep inside count by their type."""
+    if depth > 4:
+        return type(value).__qualname__
+    if value is None or isinstance(value, str | bytes | int | float | bool):
+        return repr(value)
+    if isinstance(value, list | tuple | set | frozenset):
+        parts = [value_of(v, depth + 1) for v in value]
+        return digest([type(value).__name__, sorted(parts) if isinstance(value, set | frozenset) else parts])
+    if isinstance(value, dict):
+        return digest([[repr(k), value_of(v, depth + 1)] for k, v in value.items()])
+    if hasattr(value, "dtype") and hasattr(value, "tobytes"):
+        return digest([str(value.dtype), list(value.shape), value.tobytes().hex()[:4096]])
+    own = getattr(value, "fingerprint", None)
+    if isinstance(own, str):
+        return own
+    if callable(value):
+        return code_of(value, depth + 1)
+    return digest([type(value).__qualname__, _items(getattr(value, "__dict__", {}), depth)])

@@ -1,0 +1,304 @@
+"""From a description to what can be walked: tables, schedule, packer and the functions that samples go through.
+
+Decides which samples each source delivers (views, filters, keep bits of `overlong="drop"`), how draws are ordered,
+and what is done to samples and rows when they are read. Opens nothing; the passes that filters and caches need are
+asked of `feed.passes`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.core.errors import ConfigError
+from thalweg.core.seeds import Key
+from thalweg.feed import stages as st
+from thalweg.feed.feed import Feed
+from thalweg.feed.mapped import Leaf
+from thalweg.feed.passes import cached, kept_by
+from thalweg.feed.source import Source
+from thalweg.feed.views import Part, Union
+from thalweg.plan import pack
+from thalweg.plan.epoch import Order, Packed, Packer
+from thalweg.plan.schedule import Schedule
+from thalweg.plan.table import SourceTable
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(eq=False)
+class Compiled:
+    """A planned feed, ready to be walked.
+
+    Args:
+        leaves: the sources, with the functions on their samples.
+        order: rows of all epochs.
+        pack: the stage, None where a row is one sample.
+        batch: the batching stage, None where there is none.
+        balance: the stage, None where there is none.
+        row_maps: functions on rows, behind `pack`.
+        parts: name -> digest of everything that the order depends on.
+        loose: name -> digest of what may change with a warning.
+        losses: reason -> samples left out by the table.
+    """
+
+    leaves: list[Leaf]
+    order: Order
+    pack: st.Pack | None
+    batch: Any
+    balance: st.Balance | None
+    row_maps: list[st.Map]
+    parts: dict[str, Any] = field(default_factory=dict[str, Any])
+    loose: dict[str, Any] = field(default_factory=dict[str, Any])
+    losses: dict[str, int] = field(default_factory=dict[str, int])
+
+
+def compile_feed(feed: Feed, seed: int = 0, counts: dict[tuple[int, int], int] | None = None) -> Compiled:
+    """Plan a feed.
+
+    Args:
+        feed: of kind "planned".
+        seed: used by every random stage without its own.
+        counts: known rows of (epoch, block).
+
+    Raises:
+        ConfigError: the feed is a stream, a source is empty, or a document is too long and nothing says what then.
+    """
+    if feed.kind != "planned":
+        raise ConfigError(f"the feed is a stream: {feed.why}", fix="add .cache() behind the map")
+    head, rest = feed.stages[0], feed.stages[1:]
+    if isinstance(head, st.Mix):
+        leaves = [_leaf(name, inner) for name, inner in head.feeds]
+    elif isinstance(head, st.Concat):
+        leaves = [_union(head)]
+    else:
+        leaves = [_start(head)]
+    shuffled: Key = None
+    for stage in rest:
+        if isinstance(stage, st.Shuffle):
+            shuffled = seed if stage.seed is None else stage.seed
+            for leaf in leaves:
+                leaf.shuffle = leaf.shuffle or stage
+        else:
+            leaves = [_applied(leaf, stage) for leaf in leaves]
+    return _planned(feed, leaves, seed, shuffled, counts)
+
+
+def _start(stage: st.Stage, name: str = "") -> Leaf:
+    assert isinstance(stage, st.From)
+    return Leaf(name, stage.source)
+
+
+def _leaf(name: str, feed: Feed) -> Leaf:
+    """Resolve one source of a mix, or one part of a concat."""
+    head = feed.stages[0]
+    leaf = _union(head) if isinstance(head, st.Concat) else _start(head)
+    leaf.name = name
+    for stage in feed.stages[1:]:
+        leaf = _applied(leaf, stage)
+    return leaf
+
+
+def _union(stage: st.Concat) -> Leaf:
+    leaves = [_leaf(name, inner) for name, inner in stage.feeds]
+    if any(leaf.maps for leaf in leaves):
+        raise ConfigError(
+            "a map inside concat",
+            where=str(stage),
+            fix="put the map behind concat(...), or .cache() behind the map",
+        )
+    return Leaf("", Union([(leaf.name, leaf.source, leaf.repeats) for leaf in leaves]))
+
+
+def _applied(leaf: Leaf, stage: st.Stage) -> Leaf:
+    """Give the leaf behind one more stage."""
+    source, n = leaf.source, len(leaf.source)
+    if isinstance(stage, st.Take):
+        leaf.source = Part(source, range(min(stage.n, n)))
+    elif isinstance(stage, st.Skip):
+        leaf.source = Part(source, range(min(stage.n, n), n))
+    elif isinstance(stage, st.Select):
+        leaf.source = Part(
+            source, stage.indices if isinstance(stage.indices, range) else np.asarray(stage.indices, np.int64)
+        )
+    elif isinstance(stage, st.Split):
+        leaf.source = Part(source, split_indices(source, stage))
+    elif isinstance(stage, st.Repeat):
+        leaf.repeats *= stage.n
+    elif isinstance(stage, st.Filter):
+        leaf.source = Part(source, np.flatnonzero(kept_by(leaf, stage)))
+        leaf.filters.append(stage)
+    elif isinstance(stage, st.Map):
+        leaf.maps.append(stage)
+    elif isinstance(stage, st.Cache):
+        leaf = cached(leaf, stage)
+    elif isinstance(stage, st.Shuffle):
+        leaf.shuffle = stage
+    return leaf
+
+
+def split_indices(source: Source, stage: st.Split) -> Ints:
+    """Give the samples of one part: those whose id, hashed with the seed, falls into its share of [0, 1)."""
+    low = 0.0
+    for name, share in stage.shares:
+        if name == stage.part:
+            break
+        low += share
+    high = low + dict(stage.shares)[stage.part]
+    picked: list[Ints] = []
+    for at in range(0, len(source), 1 << 18):
+        indices = np.arange(at, min(at + (1 << 18), len(source)))
+        u = mixed(source.id_hashes(indices), stage.seed) / 2.0**64
+        picked.append(indices[(u >= low) & (u < (high if high < 1 - 1e-9 else 2.0))])
+    return np.concatenate(picked) if picked else np.empty(0, np.int64)
+
+
+def mixed(hashes: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
+    """Mix hashes with a seed (splitmix64's finaliser), so that each seed divides anew."""
+    with np.errstate(over="ignore"):
+        z = hashes + np.uint64((seed * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) % (1 << 64))
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    out: NDArray[np.uint64] = z ^ (z >> np.uint64(31))
+    return out
+
+
+def _find(feed: Feed, kinds: Any) -> Any:
+    return next((s for s in feed.stages if isinstance(s, kinds)), None)
+
+
+def _planned(
+    feed: Feed, leaves: list[Leaf], seed: int, shuffled: Key, counts: dict[tuple[int, int], int] | None
+) -> Compiled:
+    head = feed.stages[0]
+    packing: st.Pack | None = _find(feed, st.Pack)
+    row_maps: list[st.Map] = []
+    if packing is not None:
+        behind = feed.stages.index(packing)
+        row_maps = [s for s in feed.stages[behind:] if isinstance(s, st.Map)]
+        for leaf in leaves:
+            leaf.maps = [m for m in leaf.maps if m not in row_maps]
+    losses: dict[str, int] = {}
+    tables = [_table(leaf, packing, seed, losses) for leaf in leaves]
+    mix = head if isinstance(head, st.Mix) else None
+    schedule = _schedule(mix, tables, seed)
+    packer = None if packing is None else _packer(packing, leaves)
+    never = packing is not None and packing.repack == "never"
+    if never and len(leaves) > 1:
+        raise ConfigError(
+            'repack="never" in a mix: its epochs do not hold the same samples', where=str(packing), fix='repack="epoch"'
+        )
+    order = Order(tables, schedule, packer=packer, seed=shuffled, repack=not never, counts=counts)
+    out = Compiled(leaves, order, packing, _find(feed, st.BATCHING), _find(feed, st.Balance), row_maps, losses=losses)
+    _identify(out, mix, seed, shuffled)
+    return out
+
+
+def _table(leaf: Leaf, packing: st.Pack | None, seed: int, losses: dict[str, int]) -> SourceTable:
+    """Put a source into the table; samples that can't be delivered leave it here."""
+    lengths, kept = leaf.source.lengths, None
+    if packing is not None:
+        assert lengths is not None
+        keep = lengths > 0
+        if packing.overlong == "drop":
+            keep &= lengths <= packing.capacity // packing.align * packing.align
+        if not keep.all():
+            kept = np.flatnonzero(keep)
+            empty = int(np.count_nonzero(lengths == 0))
+            losses["empty"] = losses.get("empty", 0) + empty
+            losses["overlong"] = losses.get("overlong", 0) + len(lengths) - len(kept) - empty
+    shuffle = leaf.shuffle
+    own: Key = None
+    if shuffle is not None:
+        own = seed if shuffle.seed is None else shuffle.seed
+    locality = None if shuffle is None else shuffle.locality
+    return SourceTable(leaf.name, len(leaf.source), kept, lengths, own, leaf.repeats, locality)
+
+
+def _schedule(mix: st.Mix | None, tables: Sequence[SourceTable], seed: int) -> Schedule:
+    names, sizes = [t.name for t in tables], [t.n for t in tables]
+    repeats = [t.repeats for t in tables]
+    if mix is None:
+        return Schedule(names, sizes, repeats=repeats, seed=seed)
+    by_tokens = "tokens" in (mix.by, mix.at)
+    means = [t.mean for t in tables] if by_tokens else [Fraction(1)] * len(tables)
+    entries = [(start, tuple(w for _, w in weights)) for start, weights in mix.schedule]
+    own = seed if mix.seed is None else mix.seed
+    return Schedule(
+        names,
+        sizes,
+        entries=entries,
+        means=means,
+        repeats=repeats,
+        by=mix.by,
+        at=mix.at,
+        rule=mix.on_exhausted,
+        seed=own,
+    )
+
+
+def _packer(stage: st.Pack, leaves: Sequence[Leaf]) -> Packer:
+    return partial(pack_rows, stage=stage, leaves=leaves)
+
+
+def pack_rows(
+    lengths: NDArray[Any], source: NDArray[np.int32], index: Ints, *, stage: st.Pack, leaves: Sequence[Leaf]
+) -> Packed:
+    """Pack the draws of one block."""
+    more: dict[str, Any] = {}
+    if stage.overlong in {"truncate", "split"}:
+        for name in ("label_tokens", "media_tokens"):
+            values = gather_facts(leaves, name, source, index)
+            if values is not None:
+                more[name] = values
+    overlong = "error" if stage.overlong == "drop" else stage.overlong
+    rows = pack.plan(
+        lengths,
+        stage.capacity,
+        policy=stage.policy,
+        overlong=None if stage.policy == "concat_split" else overlong,  # type: ignore[arg-type]
+        align=stage.align,
+        max_docs=stage.max_docs,
+        **more,
+    ).rows
+    pieces = rows.pieces
+    if pieces is None:
+        return Packed(rows.order, rows.offsets, capacities=rows.capacities)
+    return Packed(rows.order, rows.offsets, pieces.start, pieces.stop, rows.capacities)
+
+
+def gather_facts(leaves: Sequence[Leaf], name: str, source: NDArray[np.int32], index: Ints) -> Ints | None:
+    """Give a table column for samples of several sources, int64 (n,); None where a source lacks it."""
+    columns: list[Mapping[str, NDArray[Any]]] = [leaf.facts for leaf in leaves]
+    if any(name not in c for c in columns):
+        return None
+    if len(leaves) == 1:
+        return columns[0][name][index].astype(np.int64)
+    out = np.empty(len(index), np.int64)
+    for s, facts in enumerate(columns):
+        mine = np.flatnonzero(source == s)
+        out[mine] = facts[name][index[mine]]
+    return out
+
+
+def _identify(out: Compiled, mix: st.Mix | None, seed: int, shuffled: Key) -> None:
+    """Write down what the order depends on."""
+    out.parts["data"] = [[leaf.name, leaf.source.fingerprint, leaf.repeats] for leaf in out.leaves]
+    out.parts["kept"] = [t.n for t in out.order.sources]
+    out.parts["seed"] = [repr(t.seed) for t in out.order.sources] + [repr(shuffled)]
+    if mix is not None:
+        weights = [[start, [[n, str(w)] for n, w in ws]] for start, ws in mix.schedule]
+        out.parts["mix"] = [weights, mix.by, mix.at, mix.on_exhausted, out.order.schedule.phases]
+    if out.pack is not None:
+        p = out.pack
+        out.parts["pack"] = [p.capacity, p.policy, p.overlong, p.align, p.max_docs, p.repack, out.order.size]
+    if out.balance is not None:
+        out.parts["balance"] = [out.balance.by, out.balance.a, out.balance.b]
+    if isinstance(out.batch, st.Bucket | st.TokenBudget):
+        out.parts["batch"] = str(out.batch)
+    out.loose["map"] = [leaf.code() for leaf in out.leaves] + [str(m) for m in out.row_maps]
+    del seed

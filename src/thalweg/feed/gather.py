@@ -1,0 +1,269 @@
+"""Reads the documents of some rows, from one source or several, cut to their pieces and in the order of the plan.
+
+Decides which columns are read and how a sample that failed keeps its place: as a document without tokens. Knows no
+batch size, rank or padding.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.core.errors import ConfigError, SampleError
+from thalweg.core.sample import INPUT_IDS, LABELS, LOSS_SPANS, Ragged, Sample
+from thalweg.core.seeds import key64
+from thalweg.feed.mapped import Leaf
+from thalweg.feed.source import samples_of
+from thalweg.feed.views import merge
+from thalweg.plan.epoch import Block
+
+Ints = NDArray[np.int64]
+PROVENANCE = ("id", "source", "unit", "row")  # columns of records that say where a sample came from
+
+
+@dataclass(eq=False)
+class Documents:
+    """Documents of consecutive rows.
+
+    Args:
+        source: int32 (n,), leaf of each.
+        index: int64 (n,), index in the leaf.
+        offsets: int64 (r + 1,), documents of each row.
+        start: int64 (n,) or None, first token of each piece.
+        stop: int64 (n,) or None, end of each piece.
+        tokens: their tokens; None where samples are not tokens.
+        spans: tokens in the loss; None where `labels` are given or all tokens count.
+        labels: unshifted labels.
+        columns: further columns of every document.
+        samples: the samples themselves, on the way by functions; None for a hole.
+    """
+
+    source: NDArray[np.int32]
+    index: Ints
+    offsets: Ints
+    start: Ints | None = None
+    stop: Ints | None = None
+    tokens: Ragged | None = None
+    spans: Ragged | None = None
+    labels: Ragged | None = None
+    columns: dict[str, Any] = field(default_factory=dict[str, Any])
+    samples: list[Sample | None] | None = None
+    epoch: Ints | int = 0
+
+    @property
+    def num_rows(self) -> int:
+        """Count the rows."""
+        return len(self.offsets) - 1
+
+    def part(self, a: int, b: int) -> "Documents":
+        """Give rows a to b as views."""
+        if a == 0 and b == self.num_rows:
+            return self
+        lo, hi = int(self.offsets[a]), int(self.offsets[b])
+        return Documents(
+            self.source[lo:hi],
+            self.index[lo:hi],
+            self.offsets[a : b + 1] - lo,
+            tokens=slice_ragged(self.tokens, lo, hi),
+            spans=slice_ragged(self.spans, lo, hi),
+            labels=slice_ragged(self.labels, lo, hi),
+            samples=None if self.samples is None else self.samples[lo:hi],
+        )
+
+
+def slice_ragged(rows: Ragged | None, lo: int, hi: int) -> Ragged | None:
+    """Give rows lo to hi as views of the same values."""
+    if rows is None:
+        return None
+    offsets = rows.offsets[lo : hi + 1]
+    return Ragged(rows.values[offsets[0] : offsets[-1]], offsets - offsets[0])
+
+
+def select(parts: Sequence[tuple[Block, int, int]]) -> Documents:
+    """Give the documents of rows a to b of each block, end to end; nothing is read."""
+    if len(parts) == 1:
+        block, a, b = parts[0]
+        lo, hi = int(block.offsets[a]), int(block.offsets[b])
+        start = None if block.start is None else block.start[lo:hi]
+        stop = None if block.stop is None else block.stop[lo:hi]
+        offsets = block.offsets[a : b + 1] - lo
+        return Documents(block.source[lo:hi], block.index[lo:hi], offsets, start, stop, epoch=block.epoch)
+    if not parts:
+        return Documents(np.empty(0, np.int32), np.empty(0, np.int64), np.zeros(1, np.int64))
+    ranges = [(block, int(block.offsets[a]), int(block.offsets[b]), a, b) for block, a, b in parts]
+    bounds, base = [np.zeros(1, np.int64)], 0
+    for block, lo, hi, a, b in ranges:
+        bounds.append(block.offsets[a + 1 : b + 1] - lo + base)
+        base += hi - lo
+    cut = any(block.start is not None for block, *_ in ranges)
+    starts = [_bounds(block, lo, hi) for block, lo, hi, _, _ in ranges] if cut else []
+    epochs = [block.epoch for block, *_ in ranges]
+    sizes = [hi - lo for _, lo, hi, _, _ in ranges]
+    return Documents(
+        np.concatenate([block.source[lo:hi] for block, lo, hi, _, _ in ranges]),
+        np.concatenate([block.index[lo:hi] for block, lo, hi, _, _ in ranges]),
+        np.concatenate(bounds),
+        np.concatenate([s for s, _ in starts]) if cut else None,
+        np.concatenate([s for _, s in starts]) if cut else None,
+        epoch=epochs[0] if len(set(epochs)) == 1 else np.repeat(np.array(epochs, np.int64), sizes),
+    )
+
+
+def _bounds(block: Block, lo: int, hi: int) -> tuple[Ints, Ints]:
+    if block.start is not None and block.stop is not None:
+        return block.start[lo:hi], block.stop[lo:hi]
+    assert block.lengths is not None
+    return np.zeros(hi - lo, np.int64), block.lengths[lo:hi]
+
+
+class Reader:
+    """Reads documents of a planned feed.
+
+    Args:
+        leaves: its sources.
+        seed: of functions that ask for random numbers.
+        as_samples: samples as dicts are wanted (for `collate="raw"` or a function), not columns of tokens.
+    """
+
+    def __init__(self, leaves: Sequence[Leaf], seed: int, *, as_samples: bool = False) -> None:
+        self.leaves, self.seed = list(leaves), seed
+        self.by_samples = as_samples or any(leaf.maps or leaf.source.columns is None for leaf in leaves)
+        self.columns: list[str] | None = None
+        if not self.by_samples:
+            self.columns = self._token_columns()
+
+    def _token_columns(self) -> list[str]:
+        """Choose what a token batch needs, and refuse columns that have no place in one."""
+        known = [leaf.source.columns or () for leaf in self.leaves if len(leaf.source)]
+        for leaf, columns in zip([x for x in self.leaves if len(x.source)], known, strict=True):
+            if INPUT_IDS not in columns:
+                raise ConfigError(
+                    f"source {leaf.name!r} has no column {INPUT_IDS!r}: it has {', '.join(columns) or 'none'}",
+                    where="batch",
+                    fix='encode it first (.map(TextEncoder(...)).cache()), or batch it as it is with collate="raw"',
+                )
+            for name in columns:
+                if name not in {INPUT_IDS, LABELS, LOSS_SPANS, *PROVENANCE}:
+                    raise ConfigError(
+                        f"column {name!r} of source {leaf.name!r} can't be collated", where="batch",
+                        fix="leave it out (from_records(..., columns=[...])), or give collate= a function",
+                    )  # fmt: skip
+        kinds = {LOSS_SPANS if LOSS_SPANS in c else LABELS if LABELS in c else "" for c in known}
+        if len(kinds) > 1:
+            raise ConfigError("sources name the loss in different ways: loss_spans, labels or neither", where="batch")
+        return [INPUT_IDS, *(k for k in kinds if k)]
+
+    def read(self, documents: Documents) -> Documents:
+        """Fill in what the documents hold."""
+        if self.by_samples:
+            self._read_samples(documents)
+            return documents
+        if len(self.leaves) == 1:
+            read = self.leaves[0].source.read(documents.index, self.columns)
+        else:
+            readers = [lambda at, s=leaf.source: s.read(at, self.columns) for leaf in self.leaves]
+            read = merge(documents.source, readers, documents.index)
+        if not len(documents.index):
+            documents.tokens = Ragged(np.empty(0, np.int32), np.zeros(1, np.int64))
+            return documents
+        documents.tokens, documents.spans, documents.labels = read[INPUT_IDS], read.get(LOSS_SPANS), read.get(LABELS)
+        _cut(documents)
+        return documents
+
+    def _read_samples(self, documents: Documents) -> None:
+        samples: list[Sample | None] = [None] * len(documents.index)
+        epochs = np.broadcast_to(np.asarray(documents.epoch), documents.index.shape)
+        for epoch in np.unique(epochs).tolist():
+            for s, leaf in enumerate(self.leaves):
+                mine = np.flatnonzero((documents.source == s) & (epochs == epoch))
+                if len(mine):
+                    read = leaf.samples(documents.index[mine], epoch, self.seed)
+                    for at, sample in zip(mine.tolist(), read, strict=True):
+                        samples[at] = sample
+        documents.samples = samples
+        whole = [s for s in samples if s is not None]
+        if whole and all(INPUT_IDS in s for s in whole):
+            self._tokens_of(documents, samples)
+
+    def _tokens_of(self, documents: Documents, samples: Sequence[Sample | None]) -> None:
+        """Take the token columns out of samples; a hole becomes a document without tokens."""
+        empty = np.empty(0, np.int32)
+        documents.tokens = Ragged.from_rows([empty if s is None else s[INPUT_IDS] for s in samples], np.int32)
+        first = next(s for s in samples if s is not None)
+        if LABELS in first:
+            documents.labels = Ragged.from_rows([empty if s is None else s[LABELS] for s in samples], np.int64)
+            bad = np.flatnonzero(documents.labels.lengths != documents.tokens.lengths)
+            if len(bad):
+                i = int(bad[0])
+                leaf = self.leaves[int(documents.source[i])]
+                raise SampleError(
+                    f"sample {leaf.source.ids(documents.index[i : i + 1])[0]!r} has {int(documents.tokens.lengths[i])}"
+                    f" input_ids and {int(documents.labels.lengths[i])} labels",
+                    where=f"source {leaf.name!r}", fix="labels are unshifted: one for each token, -100 off the loss",
+                )  # fmt: skip
+        elif LOSS_SPANS in first:
+            none = np.empty((0, 2), np.int32)
+            spans = [none if s is None else np.asarray(s[LOSS_SPANS], np.int32).reshape(-1, 2) for s in samples]
+            documents.spans = Ragged.from_rows(spans, np.int32)
+        _cut(documents)
+
+    def id_hashes(self, documents: Documents) -> NDArray[np.uint64]:
+        """Give the hashes of the ids of all documents, uint64 (n,), as stored with the data; 0 for a hole."""
+        if len(self.leaves) == 1:
+            out = np.array(self.leaves[0].source.id_hashes(documents.index), np.uint64)
+        else:
+            out = np.zeros(len(documents.index), np.uint64)
+            for s, leaf in enumerate(self.leaves):
+                mine = np.flatnonzero(documents.source == s)
+                if len(mine):
+                    out[mine] = leaf.source.id_hashes(documents.index[mine]) ^ np.uint64(key64("source", leaf.name))
+        if documents.samples is not None:
+            out[[i for i, s in enumerate(documents.samples) if s is None]] = 0
+        return out
+
+    def samples(self, documents: Documents) -> list[Sample]:
+        """Give the documents as dicts, holes left out."""
+        if documents.samples is not None:
+            return [s for s in documents.samples if s is not None]
+        columns: dict[str, Any] = {INPUT_IDS: documents.tokens}
+        if documents.spans is not None:
+            columns[LOSS_SPANS] = documents.spans
+        if documents.labels is not None:
+            columns[LABELS] = documents.labels
+        return samples_of(columns, len(documents.index))
+
+
+def _cut(documents: Documents) -> None:
+    """Cut tokens, labels and spans to the pieces that the plan asks for."""
+    start, stop, tokens = documents.start, documents.stop, documents.tokens
+    if start is None or stop is None or tokens is None:
+        return
+    there = tokens.lengths > 0  # a hole stays one
+    stop = np.where(there, stop, start)
+    documents.tokens = cut_ragged(tokens, start, stop)
+    if documents.labels is not None:
+        documents.labels = cut_ragged(documents.labels, start, stop)
+    if documents.spans is not None:
+        documents.spans = cut_spans(documents.spans, start, stop)
+
+
+def cut_ragged(rows: Ragged, start: Ints, stop: Ints) -> Ragged:
+    """Give tokens start to stop of each row."""
+    lengths = stop - start
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    at = np.arange(offsets[-1]) + np.repeat(rows.offsets[:-1] + start - offsets[:-1], lengths)
+    return Ragged(rows.values[at], offsets)
+
+
+def cut_spans(spans: Ragged, start: Ints, stop: Ints) -> Ragged:
+    """Give the spans of each row that meet its piece, counted from the piece's first token."""
+    owner = np.repeat(np.arange(len(spans)), spans.lengths)
+    pairs = spans.values.reshape(-1, 2).astype(np.int64)
+    moved = np.clip(pairs - start[owner, None], 0, (stop - start)[owner, None])
+    kept = moved[:, 0] < moved[:, 1]
+    offsets = np.zeros(len(spans) + 1, np.int64)
+    np.cumsum(np.bincount(owner[kept], minlength=len(spans)), out=offsets[1:])
+    return Ragged(moved[kept].astype(np.int32), offsets)

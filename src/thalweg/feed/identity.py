@@ -1,0 +1,68 @@
+"""What a state must agree with: digests of data, seed, mix, packing and kept samples, and what differs.
+
+Decides what is refused, what is warned about and what is free on resume (SEMANTICS 1.5). Knows no place in the order.
+"""
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from thalweg.core.errors import StateError
+from thalweg.core.state import digest
+from thalweg.feed.compile import Compiled, compile_feed
+from thalweg.feed.feed import Feed
+
+_MEANS = {
+    "data": "the data of its sources (rows, their order, or the names of sources)",
+    "kept": "the samples kept by filters and overlong",
+    "seed": "the seed or the shuffle",
+    "mix": "the weights, the schedule or the seed of the mix",
+    "pack": "the packing (capacity, policy, overlong, align, max_docs, repack)",
+    "balance": "the balance",
+    "batch": "the buckets or the token budget",
+}
+
+
+class StateWarning(UserWarning):
+    """A state that loads, though something that may matter is different."""
+
+
+def parts_of(compiled: Compiled) -> dict[str, str]:
+    """Digest each part of what the order depends on, 8 hex digits each; "map" is the code of functions."""
+    parts = {name: digest(value, size=4) for name, value in compiled.parts.items()}
+    parts["map"] = digest(compiled.loose["map"], size=4)
+    return parts
+
+
+def whole(parts: Mapping[str, str]) -> str:
+    """Digest all parts but the code of functions."""
+    return digest({k: v for k, v in parts.items() if k != "map"})
+
+
+def fingerprint(feed: Feed, seed: int = 0) -> str:
+    """Give the identity of a planned feed's data and order under a loader's seed."""
+    return whole(parts_of(compile_feed(feed, seed)))
+
+
+def written(parts: Mapping[str, str]) -> str:
+    """Write parts as one short string."""
+    return " ".join(f"{k}:{v}" for k, v in sorted(parts.items()))
+
+
+def compare(state: Mapping[str, Any], parts: Mapping[str, str], *, strict: bool = True) -> None:
+    """Refuse a state of another feed, naming the first difference; warn where only a function's code differs.
+
+    Raises:
+        StateError: data, seed, mix, packing or kept samples differ.
+    """
+    saved = dict(item.split(":", 1) for item in str(state.get("parts", "")).split())
+    for name, means in _MEANS.items():
+        if saved.get(name) != parts.get(name):
+            raise StateError(
+                f"the state belongs to another feed: {means} differ", where=f"part {name!r}",
+                fix="load it with the feed that it was saved with, or start anew",
+            )  # fmt: skip
+    if saved.get("map") != parts.get("map") and strict:
+        warnings.warn(
+            "the code of a map differs from the one that the state was saved with", StateWarning, stacklevel=3
+        )

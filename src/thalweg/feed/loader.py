@@ -1,0 +1,284 @@
+"""The loader: runs a feed for one rank, batch by batch, with a place that can be saved.
+
+Decides what `for`, `len`, `step`, states and the end mean to the user (SEMANTICS 4). Which engine gives the batches
+depends on the feed's kind; how a batch becomes tensors is the business of a callable that is handed in.
+"""
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from typing import Any
+
+from thalweg.core.batch import Batch
+from thalweg.core.errors import AgreementError, ConfigError, nearest
+from thalweg.core.state import digest
+from thalweg.core.topology import Topology
+from thalweg.feed import stages as st
+from thalweg.feed.compile import compile_feed
+from thalweg.feed.feed import Feed
+from thalweg.feed.ledger import Ledger
+from thalweg.feed.node import BatchNode, RunOptions
+from thalweg.feed.planned import PlannedNode
+from thalweg.plan.steps import TAILS
+
+Finish = Callable[[Batch], Batch]
+Agree = Callable[[str], list[str]]  # this rank's text -> the texts of all ranks, in their order
+
+
+class FeedLoader:
+    """Batches of one rank.
+
+    Args:
+        feed: what is read.
+        topology: the place of this process.
+        epochs: of one `for`: 1 makes each `for` an epoch, 3 makes one `for` three, None is endless.
+        max_steps: steps of the run at which it ends.
+        gradient_accumulation_steps: micro-batches of a step.
+        global_batch_size: rows of a step over all ranks; decides the accumulation.
+        tail: "drop" | "carry" | "pad" | "repeat"; None is "drop" for epochs=1, else "carry".
+        seed: of every random stage without its own.
+        workers: where a stage does not say; 0 runs all inline.
+        max_bytes: in flight on this rank.
+        prefetch: batches made ahead.
+        require: "planned" refuses a stream.
+        ledger: folder of the ledger.
+        finish: numpy batch -> the batch handed over.
+        agree: gives the texts of all ranks; None where there is one process.
+
+    Raises:
+        ConfigError: a combination that cannot be right; a stream where a planned feed is required.
+    """
+
+    def __init__(
+        self,
+        feed: Feed,
+        *,
+        topology: Topology,
+        epochs: int | None = 1,
+        max_steps: int | None = None,
+        gradient_accumulation_steps: int = 1,
+        global_batch_size: int | None = None,
+        tail: str | None = None,
+        seed: int = 0,
+        workers: int | str = "auto",
+        max_bytes: int | str = "auto",
+        prefetch: int = 2,
+        require: str | None = None,
+        ledger: str | None = None,
+        finish: Finish | None = None,
+        agree: Agree | None = None,
+    ) -> None:
+        _check(feed, epochs, max_steps, tail, require)
+        accumulation = _accumulation(feed, topology, gradient_accumulation_steps, global_batch_size)
+        self.feed, self.topology, self._finish, self._agree = feed, topology, finish, agree
+        self.options = RunOptions(
+            topology, epochs, max_steps, accumulation, tail or ("drop" if epochs == 1 else "carry"), seed, workers,
+            max_bytes, prefetch,
+        )  # fmt: skip
+        self._ledger = None if ledger is None else Ledger(ledger, topology)
+        self.node: BatchNode = self._engine()
+        self._agreed, self._closed = agree is None, False
+        self._finalizer = weakref.finalize(self, self.node.close)
+
+    def _engine(self) -> BatchNode:
+        if self.feed.kind == "planned":
+            compiled = compile_feed(self.feed, self.options.seed)
+            if compiled.leaves and self.options.epochs is not None and _endless_rule(self.feed):
+                raise ConfigError(
+                    'on_exhausted="repeat" never ends an epoch', where="Loader", fix="epochs=None, or max_steps="
+                )
+            return PlannedNode(compiled, self.options, self._ledger)
+        streams = import_module("thalweg.feed.stream")
+        node: BatchNode = streams.batches(self.feed, self.options)
+        return node
+
+    # ---- iterate
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Start a `for`: a broken-off epoch starts anew, except right after `load_state_dict`."""
+        self._must_be_open()
+        self._agreement()
+        self.node.begin()
+        return self._walk()
+
+    def _walk(self) -> Iterator[Batch]:
+        while True:
+            try:
+                batch = self._next()
+            except StopIteration:
+                return
+            yield batch
+
+    def _next(self) -> Batch:
+        batch = next(self.node)
+        return batch if self._finish is None else self._finish(batch)
+
+    def _agreement(self) -> None:
+        """Stop where ranks differ in feed, seed or place, before the first batch."""
+        if self._agreed or self._agree is None:
+            return
+        mine = self.describe()
+        texts = self._agree(" ".join(f"{k}={v}" for k, v in mine.items()))
+        theirs = [dict(item.split("=", 1) for item in text.split(" ")) for text in texts]
+        for rank, other in enumerate(theirs):
+            for key, value in theirs[0].items():
+                if other.get(key) != value:
+                    raise AgreementError(
+                        f"ranks 0 and {rank} differ in {key}: {value} and {other.get(key)}",
+                        where=f"rank {self.topology.dp_rank}",
+                        fix="give all ranks the same feed, seed, batch, accumulation and state",
+                    )  # fmt: skip
+        self._agreed = True
+
+    def describe(self) -> dict[str, str]:
+        """Give what all ranks must agree on, as short words."""
+        planned = self.feed.kind == "planned"
+        state = {k: v for k, v in self.node.state().items() if planned or k in {"kind", "fingerprint"}}
+        parts = dict(item.split(":", 1) for item in str(state.pop("parts", "")).split())
+        return {
+            **{f"feed.{k}": v for k, v in parts.items()},
+            **{k: str(v) for k, v in state.items()},
+            "seed": str(self.options.seed),
+            "batch": digest(str(next((s for s in self.feed.stages if isinstance(s, st.BATCHING)), None))),
+            "accumulation": str(self.options.accumulation),
+            "world": str(self.topology.dp_size),
+        }
+
+    def peek(self) -> Batch:
+        """Give the next batch without moving.
+
+        Raises:
+            StopIteration: there is none.
+        """
+        self._must_be_open()
+        batch = self._planned("peek").look()
+        return batch if self._finish is None else self._finish(batch)
+
+    def __len__(self) -> int:
+        """Count the micro-batches of a full `for` on this rank; equal on all ranks, a multiple of the accumulation.
+
+        Raises:
+            TypeError: endless epochs, or a stream.
+        """
+        if self.feed.kind != "planned":
+            raise TypeError(f"a stream has no length: {self.feed.why}")
+        if self.options.epochs is None:
+            raise TypeError("epochs=None has no end: ask loader.steps_per_epoch, or give max_steps and count those")
+        count = self._planned("len").count()
+        limit = self.options.max_steps
+        return count if limit is None else min(count, limit * self.options.accumulation)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Count the optimiser steps that begin in the running epoch."""
+        return self._planned("steps_per_epoch").steps_per_epoch()
+
+    def _planned(self, what: str) -> PlannedNode:
+        if not isinstance(self.node, PlannedNode):
+            raise TypeError(f"{what}: a stream has none. {self.feed.why}")
+        return self.node
+
+    # ---- place
+
+    @property
+    def step(self) -> int:
+        """Count the steps handed over in the run."""
+        return int(self.node.step)
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the last batch handed over."""
+        return int(self.node.epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the start of an epoch; of the running one: nothing."""
+        self.node.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, str]:
+        """Give the place as a flat dict of str to str, under 1 kB: the last step's edge at or before the last batch.
+
+        On a planned feed it is the same on all ranks. May be called from another thread.
+        """
+        if self._ledger is not None:
+            self._ledger.flush()
+        return dict(self.node.state())
+
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
+        """Go on from a state, at this layout, whatever the layout was that saved it.
+
+        Args:
+            state: what `state_dict` gave.
+            strict: warn where the code of a map differs.
+
+        Raises:
+            StateError: the state of another feed; the first difference is named.
+        """
+        if isinstance(self.node, PlannedNode):
+            self.node.restore(state, strict=strict)
+        else:
+            self.node.restore(dict(state))
+        self._agreed = self._agree is None
+
+    # ---- end
+
+    def stats(self) -> dict[str, Any]:
+        """Give counters and seconds by stage, always on."""
+        return self.node.stats()
+
+    def close(self) -> None:
+        """End what runs and write the ledger. Twice is fine."""
+        self._closed = True
+        self._finalizer()
+        if self._ledger is not None:
+            self._ledger.close()
+
+    def _must_be_open(self) -> None:
+        if self._closed:
+            raise ConfigError("the loader is closed", fix="make a new one and load the state")
+
+
+def _check(feed: Any, epochs: int | None, max_steps: int | None, tail: str | None, require: str | None) -> None:
+    if not isinstance(feed, Feed):
+        raise ConfigError(
+            f"Loader takes a feed, not {type(feed).__name__}",
+            where="Loader",
+            fix="tw.from_records(...), tw.from_dataset(...)",
+        )
+    if epochs is not None and epochs < 1:
+        raise ConfigError(f"epochs={epochs} must be at least 1, or None", where="Loader")
+    if max_steps is not None and max_steps < 0:
+        raise ConfigError(f"max_steps={max_steps} must be at least 0", where="Loader")
+    if tail is not None and tail not in TAILS:
+        raise ConfigError(f"tail={tail!r} is unknown", where="Loader", fix=nearest(tail, TAILS))
+    if require not in {None, "planned"}:
+        raise ConfigError(f"require={require!r} is unknown", where="Loader", fix='require="planned"')
+    if require == "planned" and feed.kind != "planned":
+        raise ConfigError(
+            f"the feed is a stream: {feed.why}", where='Loader(require="planned")', fix=".cache() behind the map"
+        )
+
+
+def _accumulation(feed: Feed, topology: Topology, given: int, total: int | None) -> int:
+    if given < 1:
+        raise ConfigError(f"gradient_accumulation_steps={given} must be at least 1", where="Loader")
+    if total is None:
+        return given
+    batch = next((s for s in feed.stages if isinstance(s, st.BATCHING)), None)
+    micro = batch.size if isinstance(batch, st.Batch) else 1
+    each = micro * topology.dp_size
+    if total % each or total < each:
+        raise ConfigError(
+            f"global_batch_size={total} is no multiple of {topology.dp_size} ranks x {micro} rows", where="Loader",
+            fix=f"a multiple of {each}",
+        )  # fmt: skip
+    if given not in {1, total // each}:
+        raise ConfigError(
+            f"global_batch_size={total} means {total // each} micro-batches, and gradient_accumulation_steps={given}",
+            where="Loader", fix="give one of the two",
+        )  # fmt: skip
+    return total // each
+
+
+def _endless_rule(feed: Feed) -> bool:
+    head = feed.stages[0]
+    return isinstance(head, st.Mix) and head.on_exhausted == "repeat"

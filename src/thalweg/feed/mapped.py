@@ -1,0 +1,212 @@
+"""A source with the functions that its samples go through when they are read.
+
+Decides what becomes of a sample whose function fails: raised with its place named, or a hole that keeps its seat
+(SEMANTICS 4.3). Knows no batch and no rank.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.core.errors import BudgetError, SampleError
+from thalweg.core.sample import Sample
+from thalweg.core.state import digest
+from thalweg.core.tally import Tally
+from thalweg.feed import stages as st
+from thalweg.feed.code import code_of
+from thalweg.feed.merge import BATCHED, SampleInfo, call, call_batched
+from thalweg.feed.source import Source, samples_of
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(eq=False)
+class Leaf:
+    """One source of a planned feed.
+
+    Args:
+        name: in its mix; "" for the only one.
+        source: what is read.
+        maps: functions on its samples, in order.
+        filters: that chose the samples of `source`.
+        shuffle: the stage that permutes it, None in order.
+        repeats: passes until it is used up.
+        tallies: books of each function.
+    """
+
+    name: str
+    source: Source
+    maps: list[st.Map] = field(default_factory=list[st.Map])
+    filters: list[st.Filter] = field(default_factory=list[st.Filter])
+    shuffle: st.Shuffle | None = None
+    repeats: int = 1
+    tallies: dict[int, Tally] = field(default_factory=dict[int, Tally])
+
+    @property
+    def facts(self) -> Mapping[str, NDArray[Any]]:
+        """Table columns of the source."""
+        return self.source.facts
+
+    def code(self) -> list[str]:
+        """Digest the code of its functions: what a resume warns about."""
+        return [digest([str(m), code_of(m.fn)]) for m in self.maps]
+
+    def samples(self, indices: Ints, epoch: int, seed: int) -> list[Sample | None]:
+        """Read samples through all functions; None where one was dropped or failed under a rule that allows it.
+
+        Raises:
+            Exception: the function's own, with a note that names sample, source and stage (`on_error="raise"`).
+            SampleError: a function gave several samples, which a plan has no place for.
+        """
+        read = self.source.read(indices, None)
+        out: list[Sample | None] = list(samples_of(read, len(indices)))
+        for number in range(len(self.maps)):
+            out = self._mapped(number, out, indices, epoch, seed)
+        return out
+
+    def _mapped(
+        self, number: int, samples: Sequence[Sample | None], indices: Ints, epoch: int, seed: int
+    ) -> list[Sample | None]:
+        stage = self.maps[number]
+        if stage.batched:
+            return self._batched(number, stage, samples, indices)
+        ids = self.source.ids(indices) if stage.with_info else None
+        out: list[Sample | None] = []
+        for i, sample in enumerate(samples):
+            if sample is None:
+                out.append(None)
+                continue
+            info = None
+            if ids is not None:
+                info = SampleInfo(ids[i], self.name, int(indices[i]), epoch, (seed, "map", number))
+            out.append(self._one(number, stage, sample, int(indices[i]), info))
+        return out
+
+    def _one(self, number: int, stage: st.Map, sample: Sample, index: int, info: SampleInfo | None) -> Sample | None:
+        tally = self.tallies.setdefault(number, Tally())
+        tally.taken += 1
+        before = len(sample["input_ids"]) if stage.length == "same" and "input_ids" in sample else None
+        try:
+            made = _planned_call(stage, sample, info, before)
+        except Exception as error:
+            if stage.on_error == "raise":
+                error.add_note(self.place(index, stage))
+                raise
+            if stage.on_error == "quarantine":
+                tally.quarantined += 1
+            else:
+                tally.drop("failed")
+            self._budget(stage, tally, error, index)
+            return None
+        if not made:
+            tally.drop("dropped by the function")
+            return None
+        tally.out += 1
+        return made[0]
+
+    def _budget(self, stage: st.Map, tally: Tally, error: Exception, index: int) -> None:
+        bad = tally.quarantined + tally.dropped["failed"]
+        limit = stage.max_bad if isinstance(stage.max_bad, int) else stage.max_bad * max(tally.taken, 100)
+        if bad > limit:
+            raise BudgetError(
+                f"{bad} of {tally.taken} samples failed, more than max_bad={stage.max_bad} allows; the last: {error!r}",
+                where=self.place(index, stage),
+            ) from error
+
+    def _batched(
+        self, number: int, stage: st.Map, samples: Sequence[Sample | None], indices: Ints
+    ) -> list[Sample | None]:
+        size = BATCHED if stage.batched is True else int(stage.batched)
+        there = [i for i, s in enumerate(samples) if s is not None]
+        out: list[Sample | None] = [None] * len(samples)
+        for at in range(0, len(there), size):
+            part = there[at : at + size]
+            given = [s for i in part if (s := samples[i]) is not None]
+            try:
+                made = call_batched(stage, given)
+            except Exception as error:
+                error.add_note(self.place(int(indices[part[0]]), stage) + f" and the {len(part) - 1} behind it")
+                raise
+            if len(made) != len(part):
+                raise SampleError(
+                    f"{len(part)} samples became {len(made)}, and the plan has one place for each", where=str(stage),
+                    fix=".cache() behind this map",
+                )  # fmt: skip
+            for i, sample in zip(part, made, strict=True):
+                out[i] = sample
+        self.tallies.setdefault(number, Tally()).out += len(there)
+        return out
+
+    def outputs(self, indices: Ints) -> Iterator[tuple[str, Sample]]:
+        """Give (id, sample) of all samples behind the functions, lists that they make included."""
+        ids = self.source.ids(indices)
+        todo: list[tuple[str, Sample]] = list(
+            zip(ids, samples_of(self.source.read(indices, None), len(indices)), strict=True)
+        )
+        for number, stage in enumerate(self.maps):
+            if stage.batched:
+                todo = self._batches(stage, todo)
+            else:
+                todo = [
+                    made
+                    for i, (name, sample) in enumerate(todo)
+                    for made in self._expanded(number, stage, name, sample, i)
+                ]
+        yield from todo
+
+    def _expanded(self, number: int, stage: st.Map, name: str, sample: Sample, i: int) -> list[tuple[str, Sample]]:
+        tally = self.tallies.setdefault(number, Tally())
+        tally.taken += 1
+        try:
+            made = call(stage, sample, SampleInfo(name, self.name, i, 0) if stage.with_info else None)
+        except Exception as error:
+            if stage.on_error == "raise":
+                error.add_note(f"while mapping sample {name!r} in {stage}")
+                raise
+            if stage.on_error == "quarantine":
+                tally.quarantined += 1
+            else:
+                tally.drop("failed")
+            self._budget(stage, tally, error, i)
+            return []
+        tally.out += len(made)
+        tally.made += max(len(made) - 1, 0)
+        if not made:
+            tally.drop("dropped by the function")
+        return [(name if len(made) == 1 else f"{name}#{k}", s) for k, s in enumerate(made)]
+
+    def _batches(self, stage: st.Map, todo: Sequence[tuple[str, Sample]]) -> list[tuple[str, Sample]]:
+        size = BATCHED if stage.batched is True else int(stage.batched)
+        out: list[tuple[str, Sample]] = []
+        for at in range(0, len(todo), size):
+            part = todo[at : at + size]
+            made = call_batched(stage, [s for _, s in part])
+            if len(made) == len(part):
+                out.extend((name, s) for (name, _), s in zip(part, made, strict=True))
+            else:
+                out.extend((f"{part[0][0]}#{k}", s) for k, s in enumerate(made))
+        return out
+
+    def place(self, index: int, stage: st.Stage) -> str:
+        """Name a sample for a human: its id, source, and file and line where they are recorded."""
+        at = np.array([index])
+        where = f"while mapping sample {self.source.ids(at)[0]!r} (row {index}"
+        where += f" of source {self.name!r})" if self.name else ")"
+        return f"{where} in {stage}"
+
+
+def _planned_call(stage: st.Map, sample: Sample, info: SampleInfo | None, before: int | None) -> list[Sample]:
+    """Call a function where the plan has one place, and hold it to `length="same"`."""
+    made = call(stage, sample, info)
+    if len(made) > 1:
+        raise SampleError(
+            f"the function made {len(made)} samples of one, and the plan has one place for it",
+            where=str(stage),
+            fix=".cache() behind this map: then all of them are planned",
+        )
+    if made and before is not None and len(made[0].get("input_ids", ())) != before:
+        raise SampleError(f'length="same" was promised, and {before} tokens became another number', where=str(stage))
+    return made

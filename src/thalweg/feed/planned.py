@@ -1,0 +1,325 @@
+"""Walks a plan: the next rows of this rank, read ahead and handed over batch by batch.
+
+Decides how far to read ahead and what a state holds: the edge of the last step at or before the batch handed over,
+never work made ahead. Which rows a step takes is `plan.steps`; what a batch looks like is `feed.batch`.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.core.batch import Batch
+from thalweg.core.errors import StateError
+from thalweg.core.state import State
+from thalweg.feed import stages as st
+from thalweg.feed.batch import Collator, row_digests
+from thalweg.feed.compile import Compiled
+from thalweg.feed.gather import Documents, Reader, select
+from thalweg.feed.identity import compare, parts_of, whole, written
+from thalweg.feed.ledger import Ledger
+from thalweg.feed.meters import Meters
+from thalweg.feed.node import RunOptions
+from thalweg.feed.weights import LabelCounter
+from thalweg.plan.epoch import Block
+from thalweg.plan.steps import REPEATED, Place, Span, Step, Walk, cut
+
+KIND, VERSION = "planned", "1"
+AHEAD_BATCHES = 16  # micro-batches gathered in one call: about where the cost a call no longer shows
+AHEAD_TOKENS = 1 << 18  # and no more tokens than stay in the cache
+
+
+@dataclass(eq=False)
+class Micro:
+    """One micro-batch of this rank, still to be read."""
+
+    step: Step
+    number: int
+    micro: int
+    last: bool
+    spans: tuple[Span, ...]
+    filler: int
+    digests: NDArray[np.uint64] | None = None
+
+
+class PlannedNode:
+    """Micro-batches of one rank of a planned feed.
+
+    Args:
+        compiled: the feed.
+        options: how it is run.
+        ledger: told of every micro-batch handed over, and of restarts; None keeps none.
+    """
+
+    def __init__(self, compiled: Compiled, options: RunOptions, ledger: Ledger | None = None) -> None:
+        self.compiled, self.options, self.ledger = compiled, options, ledger
+        stage = compiled.batch if compiled.batch is not None else st.Batch(1)
+        raw = not isinstance(stage.collate, str) or stage.collate == "raw"
+        self.reader = Reader(compiled.leaves, options.seed, as_samples=raw and compiled.pack is None)
+        lineage = compiled.leaves[0].source.lineage if compiled.leaves else {}
+        self.collator = Collator(stage, compiled.pack, self.reader, lineage)
+        self.micro = stage.size if isinstance(stage, st.Batch) else 1
+        self.size = options.topology.dp_size * self.micro * options.accumulation
+        self.walk = Walk(compiled.order, self.size, options.tail, options.epochs)
+        self.labels = LabelCounter(compiled)
+        self.meters = Meters()
+        self.parts = parts_of(compiled)
+        self._identity = {"fingerprint": whole(self.parts), "parts": written(self.parts)}
+        if ledger is not None:
+            stride = options.topology.dp_size * self.micro
+            ledger.begin(
+                {"micro": self.micro, "accumulation": options.accumulation, "stride": stride, **self._identity}
+            )
+        self._place, self._step, self._epoch = Place(), 0, 0
+        self._started = self._resumed = False
+        self._ahead: Iterator[tuple[Batch, Micro]] | None = None
+        self._peeked: deque[tuple[Batch, Micro]] = deque()
+        self._chunk = 1  # micro-batches read in one call; grows when the first one is out
+
+    # ---- where it is
+
+    @property
+    def step(self) -> int:
+        """Count the steps handed over in the run."""
+        return self._step
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the last batch handed over."""
+        return self._epoch
+
+    @property
+    def place(self) -> Place:
+        """Where the run stands: the edge of a step."""
+        return self._place
+
+    def state(self) -> State:
+        """Give the place as a flat dict of str to str, the same on all ranks."""
+        p = self._place
+        numbers = {
+            "epoch": p.epoch, "block": p.block, "row": p.row, "row_in_epoch": p.index, "rows_before": p.base + p.index,
+            "step": self._step,
+        }  # fmt: skip
+        out = {"kind": KIND, "version": VERSION, "tail": self.options.tail, **self._identity}
+        out.update((k, str(v)) for k, v in numbers.items())
+        return out
+
+    def restore(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
+        """Go to a state's place.
+
+        Raises:
+            StateError: another kind or version, or another feed; the first difference is named.
+        """
+        if state.get("kind") != KIND:
+            raise StateError(
+                f"a state of kind {state.get('kind')!r} was given to a planned feed", fix="load it where it was saved"
+            )
+        if int(state.get("version", 0)) > int(VERSION):
+            raise StateError(
+                f"the state has version {state['version']}, newest known is {VERSION}", fix="upgrade thalweg"
+            )
+        compare(state, self.parts, strict=strict)
+        if (
+            self.compiled.balance is not None
+            and state["tail"] != self.options.tail
+            and "carry" in {state["tail"], self.options.tail}
+        ):
+            raise StateError(
+                f"the state was saved with tail={state['tail']!r}, and with balance the order depends on it",
+                fix=f"Loader(tail={state['tail']!r})",
+            )
+        index = int(state["row_in_epoch"])
+        base = int(state["rows_before"]) - index if self.options.tail == "carry" else 0
+        self._place = Place(int(state["epoch"]), int(state["block"]), int(state["row"]), index, base)
+        self._step, self._epoch = int(state["step"]), self._place.epoch
+        self._started, self._resumed = False, True
+        self._drop()
+        if self.ledger is not None:
+            self.ledger.event("resumed", self._place, self._step)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the start of an epoch; of the running one: nothing."""
+        if epoch == self._place.epoch:
+            return
+        self._place, self._resumed = self._start(epoch), True
+        self._drop()
+
+    def _start(self, epoch: int) -> Place:
+        if epoch == self._place.epoch:
+            return Place(epoch, base=self._place.base)
+        if self.options.tail != "carry" or self.compiled.balance is None:
+            return Place(epoch)
+        return Place(epoch, base=sum(self.compiled.order.rows(e) for e in range(epoch)))
+
+    def begin(self) -> None:
+        """Start a `for`: go on right after a restore, else restart an epoch that was broken off."""
+        self._drop()
+        if self._started and not self._resumed:
+            self._place = self._start(self._place.epoch)
+            if self.ledger is not None:
+                self.ledger.event("restarted", self._place, self._step)
+        self._started, self._resumed = True, False
+        self._ahead, self._chunk = self._run(), 1
+
+    def _drop(self) -> None:
+        self._ahead = None
+        self._peeked.clear()
+
+    # ---- hand over
+
+    def __iter__(self) -> "PlannedNode":
+        """Start a `for`."""
+        self.begin()
+        return self
+
+    def __next__(self) -> Batch:
+        """Hand over the next micro-batch and move past it."""
+        batch = self.peek()
+        _, micro = self._peeked.popleft()
+        self._epoch = micro.step.epoch
+        if self.ledger is not None and micro.digests is not None:
+            self.ledger.add(micro.number, micro.micro, micro.spans, micro.digests)
+        if micro.last:
+            self._place, self._step = micro.step.after, micro.number + 1
+        return batch
+
+    def look(self) -> Batch:
+        """Give the next micro-batch without moving, also before a `for`."""
+        if self._ahead is None:
+            self._ahead = self._run()
+        return self.peek()
+
+    def peek(self) -> Batch:
+        """Give the next micro-batch of the running `for` without moving.
+
+        Raises:
+            StopIteration: the `for` is over.
+        """
+        if not self._peeked:
+            if self._ahead is None:
+                raise StopIteration
+            try:
+                self._peeked.append(next(self._ahead))
+            except StopIteration:
+                self._started, self._ahead = False, None  # a finished `for`: the next one is the next
+                raise
+        return self._peeked[0][0]
+
+    def _run(self) -> Iterator[tuple[Batch, Micro]]:
+        """Give all micro-batches of a `for`, read some at a time."""
+        for group in self._groups(self._micros()):
+            yield from self._made(group)
+
+    def _micros(self) -> Iterator[Micro]:
+        """Give this rank's micro-batches of a `for`, nothing read yet."""
+        rank, world = self.options.topology.dp_rank, self.options.topology.dp_size
+        number, end = self._step, self.options.max_steps
+        for step in self.walk.steps(self._place):
+            if end is not None and number >= end:
+                return
+            for m in range(self.options.accumulation):
+                first = (m * world + rank) * self.micro
+                spans, filler = cut(step, first, first + self.micro)
+                yield Micro(step, number, m, m == self.options.accumulation - 1, spans, filler)
+            number += 1
+
+    def _groups(self, micros: Iterator[Micro]) -> Iterator[list[Micro]]:
+        """Put micro-batches together that are read in one call."""
+        whole_steps = not self.labels.known and self.options.topology.dp_size == 1
+        group: list[Micro] = []
+        for micro in micros:
+            group.append(micro)
+            if whole_steps:
+                if micro.last:
+                    yield group
+                    group = []
+            elif len(group) >= self._chunk:
+                yield group
+                group = []
+        if group:
+            yield group
+
+    def _blocks(self, micro: Micro) -> list[tuple[Block, int, int]]:
+        return [(self.compiled.order.block(s.epoch, s.block), s.start, s.stop) for s in micro.spans]
+
+    def _made(self, group: list[Micro]) -> Iterator[tuple[Batch, Micro]]:
+        """Read a group and make its batches."""
+        with self.meters.time("plan"):
+            parts = [self._blocks(m) for m in group]
+            documents = select([p for part in parts for p in part])
+        with self.meters.time("read"):
+            self.reader.read(documents)
+        with self.meters.time("collate"):
+            batches = self._batches(group, documents)
+        if self.ledger is not None:
+            self._digest(group, documents)
+        self._grow(group, documents)
+        if not self.labels.known and self.options.topology.dp_size == 1:
+            total = sum(b.info.num_label_tokens for b in batches)
+            for b in batches:
+                b.info.step_label_tokens = total
+        yield from zip(batches, group, strict=True)
+
+    def _batches(self, group: list[Micro], documents: Documents) -> list[Batch]:
+        out: list[Batch] = []
+        row = 0
+        for micro in group:
+            n = sum(s.stop - s.start for s in micro.spans)
+            values, info = self.collator.collate(documents.part(row, row + n), micro.filler)
+            row += n
+            self._inform(info, micro)
+            out.append(Batch(values, info=info))
+        return out
+
+    def _digest(self, group: list[Micro], documents: Documents) -> None:
+        """Digest the ids of each row, as they are read with the data."""
+        rows = row_digests(self.reader.id_hashes(documents), documents.offsets)
+        at = 0
+        for micro in group:
+            n = sum(s.stop - s.start for s in micro.spans)
+            micro.digests = rows[at : at + n]
+            at += n
+
+    def _inform(self, info: Any, micro: Micro) -> None:
+        info.epoch, info.step, info.micro, info.last = micro.step.epoch, micro.number, micro.micro, micro.last
+        if self.labels.known:
+            spans = [s for s in micro.step.spans if s.mark is None]
+            info.step_label_tokens = self.labels.count(spans, self.compiled.order)
+        at = 0
+        for span in micro.spans:  # rows that come again to fill the step are no rows of the epoch
+            n = span.stop - span.start
+            if span.mark == REPEATED:
+                info.weight[at : at + n] = 0.0
+            at += n
+
+    def _grow(self, group: list[Micro], documents: Documents) -> None:
+        """Read further ahead once the first batch is out, as far as the cache reaches."""
+        self.meters.add("rows", documents.num_rows)
+        if self.reader.by_samples:
+            return
+        tokens = 0 if documents.tokens is None else len(documents.tokens.values)
+        self.meters.add("tokens", tokens)
+        each = max(tokens // len(group), 1)
+        self._chunk = max(1, min(AHEAD_BATCHES, AHEAD_TOKENS // each))
+
+    def count(self) -> int:
+        """Count the micro-batches of a full `for` from the present layout: of the group of epochs of the place."""
+        epochs = self.options.epochs
+        assert epochs is not None
+        first = self._place.epoch // epochs * epochs
+        return self.walk.count(Place(first)) * self.options.accumulation
+
+    def steps_per_epoch(self) -> int:
+        """Count the steps that begin in the running epoch."""
+        return self.walk.count_in(self._place.epoch)
+
+    def stats(self) -> dict[str, Any]:
+        """Give counters and seconds by stage."""
+        return {**self.meters.read(), "epoch": self._epoch, "step": self._step}
+
+    def close(self) -> None:
+        """Forget what was read ahead."""
+        self._drop()

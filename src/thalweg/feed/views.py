@@ -1,0 +1,238 @@
+"""Parts and unions of sources, seen as sources themselves.
+
+Decides how indices go through `take`, `skip`, `select`, `split`, `filter` and `concat`. Copies no sample. Knows no
+order, epoch or function.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.core.errors import ConfigError
+from thalweg.core.sample import Ragged
+from thalweg.core.state import digest
+from thalweg.feed.source import Columns, Source
+
+Ints = NDArray[np.int64]
+
+
+class Part:
+    """Some samples of a source, in a given order.
+
+    Args:
+        base: the source.
+        indices: int64 (k,), or a range, which costs no memory.
+    """
+
+    def __init__(self, base: Source, indices: Ints | range) -> None:
+        if isinstance(indices, range):
+            low, high = (min(indices[0], indices[-1]), max(indices[0], indices[-1])) if len(indices) else (0, -1)
+        else:
+            indices = np.asarray(indices, np.int64)
+            low, high = (int(indices.min()), int(indices.max())) if len(indices) else (0, -1)
+        if low < 0 or high >= len(base):
+            raise ConfigError(f"index {low if low < 0 else high} is outside a source of {len(base):,} samples")
+        self.base, self.indices = base, indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def of(self, indices: Ints) -> Ints:
+        """Give the indices in the base."""
+        if isinstance(self.indices, range):
+            return self.indices.start + indices * self.indices.step
+        return self.indices[indices]
+
+    @property
+    def _where(self) -> Any:
+        r = self.indices
+        if isinstance(r, range):
+            return slice(r.start, r.stop if r.stop >= 0 else None, r.step)
+        return r
+
+    @property
+    def lengths(self) -> NDArray[np.int32] | None:
+        """Token counts of the part."""
+        lengths = self.base.lengths
+        return None if lengths is None else lengths[self._where]
+
+    @property
+    def facts(self) -> Mapping[str, NDArray[Any]]:
+        """Table columns of the part."""
+        return {k: v[self._where] for k, v in self.base.facts.items()}
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the base and the choice."""
+        chosen = repr(self.indices) if isinstance(self.indices, range) else digest_array(self.indices)
+        return digest([self.base.fingerprint, chosen])
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """Columns of the base."""
+        return self.base.columns
+
+    @property
+    def lineage(self) -> Mapping[str, Any]:
+        """Lineage of the base."""
+        return self.base.lineage
+
+    def read(self, indices: Ints, columns: Sequence[str] | None = None) -> Columns:
+        """Read from the base."""
+        return self.base.read(self.of(indices), columns)
+
+    def ids(self, indices: Ints) -> list[str]:
+        """Ids of the base."""
+        return self.base.ids(self.of(indices))
+
+    def id_hashes(self, indices: Ints) -> NDArray[np.uint64]:
+        """Hashes of the base's ids."""
+        return self.base.id_hashes(self.of(indices))
+
+
+def digest_array(values: NDArray[Any]) -> str:
+    """Hash an array of numbers."""
+    import xxhash  # noqa: PLC0415
+
+    return xxhash.xxh3_128_hexdigest(np.ascontiguousarray(values).data)
+
+
+class Union:
+    """Several sources end to end.
+
+    Args:
+        parts: (name, source, passes): `passes` copies of each, one after another.
+    """
+
+    def __init__(self, parts: Sequence[tuple[str, Source, int]]) -> None:
+        self.names = [name for name, _, _ in parts]
+        self.parts = [source for _, source, _ in parts]
+        self.passes = [times for _, _, times in parts]
+        sizes = [len(p) * t for p, t in zip(self.parts, self.passes, strict=True)]
+        self.ends = np.cumsum(sizes, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return int(self.ends[-1])
+
+    def place(self, indices: Ints) -> tuple[NDArray[np.intp], Ints]:
+        """Give (part, index in the part) of each index."""
+        part = np.searchsorted(self.ends, indices, side="right")
+        starts = np.append(0, self.ends[:-1])
+        sizes = np.array([max(len(p), 1) for p in self.parts], np.int64)
+        return part, (indices - starts[part]) % sizes[part]
+
+    def _all(self, columns: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        return np.concatenate([np.tile(c, t) if t > 1 else c for c, t in zip(columns, self.passes, strict=True)])
+
+    @property
+    def lengths(self) -> NDArray[np.int32] | None:
+        """Token counts of all parts; None where one does not know them."""
+        lengths = [p.lengths for p in self.parts]
+        known = [x for x in lengths if x is not None]
+        return self._all(known) if len(known) == len(lengths) else None
+
+    @property
+    def facts(self) -> Mapping[str, NDArray[Any]]:
+        """Table columns that all parts have."""
+        facts = [p.facts for p in self.parts]
+        shared = [k for k in facts[0] if all(k in f for f in facts)]
+        return {k: self._all([f[k] for f in facts]) for k in shared}
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of names, parts and passes in order."""
+        return digest([[n, p.fingerprint, t] for n, p, t in zip(self.names, self.parts, self.passes, strict=True)])
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """Columns that all parts have."""
+        columns = [p.columns for p in self.parts]
+        if any(c is None for c in columns):
+            return None
+        return tuple(c for c in columns[0] or () if all(c in (other or ()) for other in columns))
+
+    @property
+    def lineage(self) -> Mapping[str, Any]:
+        """What all parts agree on."""
+        first, *others = [p.lineage for p in self.parts]
+        return {k: v for k, v in first.items() if all(o.get(k) == v for o in others)}
+
+    def read(self, indices: Ints, columns: Sequence[str] | None = None) -> Columns:
+        """Read each part's rows and put them back in order."""
+        part, inner = self.place(indices)
+        wanted = columns if columns is not None else self.columns
+        return merge(part, [lambda at, p=p: p.read(at, wanted) for p in self.parts], inner)
+
+    def ids(self, indices: Ints) -> list[str]:
+        """Ids of the parts."""
+        part, inner = self.place(indices)
+        out = [""] * len(indices)
+        for i, source in enumerate(self.parts):
+            mine = np.flatnonzero(part == i)
+            for at, name in zip(mine.tolist(), source.ids(inner[mine]) if len(mine) else [], strict=True):
+                out[at] = name
+        return out
+
+    def id_hashes(self, indices: Ints) -> NDArray[np.uint64]:
+        """Hashes of the parts' ids."""
+        part, inner = self.place(indices)
+        out = np.empty(len(indices), np.uint64)
+        for i, source in enumerate(self.parts):
+            mine = np.flatnonzero(part == i)
+            if len(mine):
+                out[mine] = source.id_hashes(inner[mine])
+        return out
+
+
+def merge(part: NDArray[Any], readers: Sequence[Any], inner: Ints) -> Columns:
+    """Read rows from several sources and give their columns in the order asked.
+
+    Args:
+        part: int (n,), which source each row comes from.
+        readers: for each source: indices -> columns.
+        inner: int64 (n,), index of each row in its source.
+    """
+    reads: list[tuple[Ints, Columns]] = []
+    for i, reader in enumerate(readers):
+        mine = np.flatnonzero(part == i)
+        if len(mine) == len(part) and len(part):
+            read: Columns = reader(inner)
+            return read
+        if len(mine):
+            reads.append((mine, reader(inner[mine])))
+    if not reads:
+        empty: Columns = readers[0](inner) if readers else {}
+        return empty
+    names = [k for k in reads[0][1] if all(k in columns for _, columns in reads)]
+    return {k: _interleave([(mine, columns[k]) for mine, columns in reads], len(part)) for k in names}
+
+
+def _interleave(parts: Sequence[tuple[Ints, Any]], n: int) -> Any:
+    """Put the rows of several columns of one name in order."""
+    if all(isinstance(values, Ragged) for _, values in parts):
+        return interleave_ragged(parts, n)
+    if all(isinstance(values, np.ndarray) for _, values in parts):
+        out = np.empty((n, *parts[0][1].shape[1:]), np.result_type(*(v for _, v in parts)))
+        for mine, values in parts:
+            out[mine] = values
+        return out
+    rows: list[Any] = [None] * n
+    for mine, values in parts:
+        for at, value in zip(mine.tolist(), values, strict=True):
+            rows[at] = value
+    return rows
+
+
+def interleave_ragged(parts: Sequence[tuple[Ints, Ragged]], n: int) -> Ragged:
+    """Put the rows of several ragged columns in order, by slices of memory."""
+    rows: list[Any] = [None] * n
+    for mine, ragged in parts:
+        bounds = ragged.offsets.tolist()
+        values = ragged.values
+        for at, i in zip(mine.tolist(), range(len(ragged)), strict=True):
+            rows[at] = values[bounds[i] : bounds[i + 1]]
+    offsets = np.zeros(n + 1, np.int64)
+    np.cumsum([len(r) for r in rows], out=offsets[1:])
+    return Ragged(np.concatenate(rows), offsets)

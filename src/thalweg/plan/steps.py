@@ -1,0 +1,245 @@
+"""Steps: which rows the next optimiser step takes, where an epoch ends, and which rows are whose.
+
+Decides tails, places and the cut per rank (SEMANTICS 3.1, 3.4, 4.1), from the number of rows in each block alone.
+Every rank computes the same, so that every rank takes the same number of steps. Knows no sample.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from thalweg.core.errors import ConfigError
+
+TAILS = ("drop", "carry", "pad", "repeat")
+REPEATED = "repeated"  # rows that come again to fill a step; never counted
+EMPTY_EPOCHS = 1_000  # epochs without a row in a row, before a run that can never end is given up
+
+
+class Counts(Protocol):
+    """Numbers of rows, as `plan.epoch.Order` gives them."""
+
+    def num_blocks(self, epoch: int) -> int:
+        """Count the blocks of an epoch."""
+        ...
+
+    def num_rows(self, epoch: int, number: int) -> int:
+        """Count the rows of a block."""
+        ...
+
+    def rows(self, epoch: int) -> int:
+        """Count the rows of an epoch."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a run stands: before row `row` of block `block` of epoch `epoch`.
+
+    Args:
+        epoch: from 0.
+        block: in the epoch.
+        row: in the block.
+        index: rows of the epoch before it.
+        base: rows of earlier epochs, counted only where the tail is carry (else 0).
+    """
+
+    epoch: int = 0
+    block: int = 0
+    row: int = 0
+    index: int = 0
+    base: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Consecutive rows of a block. `before`: rows before the block, as runs of balance count them.
+
+    Args:
+        epoch: of the rows.
+        block: of the rows.
+        start: first row in the block.
+        stop: end.
+        index: number of the first row in its epoch.
+        before: rows before the block, from the epoch's start (under carry: from the run's).
+        mark: None, or REPEATED.
+    """
+
+    epoch: int
+    block: int
+    start: int
+    stop: int
+    index: int
+    before: int
+    mark: str | None = None
+
+    def part(self, a: int, b: int) -> "Span":
+        """Give rows a to b of it, counted from its first."""
+        return replace(self, start=self.start + a, stop=self.start + b, index=self.index + a)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The rows of one optimiser step, all ranks.
+
+    Args:
+        epoch: of its first row.
+        spans: its rows in order.
+        filler: rows of weight zero at its end.
+        after: the place when it has been handed over.
+    """
+
+    epoch: int
+    spans: tuple[Span, ...]
+    filler: int
+    after: Place
+
+
+class Walk:
+    """Steps one after another.
+
+    Args:
+        counts: rows of each block.
+        size: rows of a step: world x micro-batch x accumulation.
+        tail: "drop" | "carry" | "pad" | "repeat".
+        epochs: of one `for`; None is endless.
+    """
+
+    def __init__(self, counts: Counts, size: int, tail: str, epochs: int | None) -> None:
+        self.counts, self.size, self.tail, self.epochs = counts, size, tail, epochs
+
+    def steps(self, place: Place) -> Iterator[Step]:
+        """Give the steps of one `for` from a place: to the end of its group of epochs.
+
+        Raises:
+            ConfigError: endless epochs in which no step begins.
+        """
+        end = None if self.epochs is None else (place.epoch // self.epochs + 1) * self.epochs
+        idle = 0
+        while end is None or place.epoch < end:
+            if not self.begins(place):
+                place, idle = self.next_epoch(place), idle + 1
+                if end is None and idle > 2:
+                    raise self.never(place.epoch)
+                continue
+            idle = 0
+            step = self.step(place)
+            place = step.after
+            yield step
+
+    def begins(self, place: Place) -> bool:
+        """Say whether a step begins at a place in what is left of its epoch."""
+        return self.left(place, self.size if self.tail == "drop" else 1)
+
+    def left(self, place: Place, rows: int) -> bool:
+        """Say whether at least so many rows are left in the epoch; looks at no more blocks than it must."""
+        found = -place.row
+        for block in range(place.block, self.counts.num_blocks(place.epoch)):
+            found += self.counts.num_rows(place.epoch, block)
+            if found >= rows:
+                return True
+        return False
+
+    def step(self, place: Place) -> Step:
+        """Give the step that begins at a place."""
+        spans: list[Span] = []
+        place, need = self._take(place, self.size, spans)
+        epoch = spans[0].epoch
+        filler, empty = 0, 0
+        while need:
+            if self.tail == "carry":
+                place = self.next_epoch(place)
+                place, left = self._take(place, need, spans)
+                empty = empty + 1 if left == need else 0
+                if empty > EMPTY_EPOCHS:
+                    raise self.never(place.epoch)
+                need = left
+            elif self.tail == "pad":
+                filler, need = need, 0
+            else:
+                need = self._repeat(epoch, need, spans)
+        if (self.tail != "carry" and not self.begins(place)) or not self.left(place, 1):
+            place = self.next_epoch(place)
+        return Step(epoch, tuple(spans), filler, place)
+
+    def _take(self, place: Place, need: int, spans: list[Span]) -> tuple[Place, int]:
+        """Take up to `need` rows of the place's epoch. Gives the place behind them and what is still needed."""
+        blocks = self.counts.num_blocks(place.epoch)
+        while need and place.block < blocks:
+            rows = self.counts.num_rows(place.epoch, place.block)
+            take = min(need, rows - place.row)
+            if take:
+                before = place.base + place.index - place.row
+                spans.append(Span(place.epoch, place.block, place.row, place.row + take, place.index, before))
+                need -= take
+            row, index = place.row + take, place.index + take
+            if row == rows:
+                place = Place(place.epoch, place.block + 1, 0, index, place.base)
+            else:
+                place = Place(place.epoch, place.block, row, index, place.base)
+        return place, need
+
+    def _repeat(self, epoch: int, need: int, spans: list[Span]) -> int:
+        """Fill with the epoch's rows from its first, as often as it takes."""
+        again: list[Span] = []
+        while need:
+            _, need = self._take(Place(epoch), need, again)
+        spans.extend(replace(s, mark=REPEATED) for s in again)
+        return 0
+
+    def next_epoch(self, place: Place) -> Place:
+        """Give the start of the next epoch. `base` goes on counting under carry, rows passed over included."""
+        if self.tail != "carry":
+            return Place(place.epoch + 1)
+        rows = place.index - place.row
+        for block in range(place.block, self.counts.num_blocks(place.epoch)):
+            rows += self.counts.num_rows(place.epoch, block)
+        return Place(place.epoch + 1, base=place.base + rows)
+
+    def count(self, place: Place) -> int:
+        """Count the steps of one `for` from a place. Endless epochs have no count."""
+        assert self.epochs is not None
+        end = (place.epoch // self.epochs + 1) * self.epochs
+        if self.tail == "carry":
+            rows = sum(self.counts.rows(e) for e in range(place.epoch, end)) - place.index
+            return -(-max(rows, 0) // self.size)
+        return sum(self.count_in(e, place.index if e == place.epoch else 0) for e in range(place.epoch, end))
+
+    def count_in(self, epoch: int, index: int = 0) -> int:
+        """Count the steps that begin in an epoch at or behind its row `index`."""
+        left = max(self.counts.rows(epoch) - index, 0)
+        return left // self.size if self.tail == "drop" else -(-left // self.size)
+
+    def never(self, epoch: int) -> ConfigError:
+        """Say that no step will ever begin."""
+        rows = self.counts.rows(max(epoch - 1, 0))
+        works = "carry, pad or repeat" if rows else "none: there is no row"
+        return ConfigError(
+            f"an epoch has {rows:,} rows and a step takes {self.size:,}: with tail={self.tail!r} no step begins",
+            where="Loader(epochs=None)",
+            fix=f"tails that work: {works}; or a smaller global batch",
+        )
+
+
+def shares(step: Step, world: int, micro: int, accumulation: int) -> Iterator[tuple[int, int, tuple[Span, ...], int]]:
+    """Cut a step into contiguous ranges: (micro-batch, rank, spans, filler rows), micro-batch by micro-batch."""
+    for m in range(accumulation):
+        for rank in range(world):
+            first = (m * world + rank) * micro
+            spans, filler = cut(step, first, first + micro)
+            yield m, rank, spans, filler
+
+
+def cut(step: Step, first: int, stop: int) -> tuple[tuple[Span, ...], int]:
+    """Give rows first to stop of a step, as spans and a number of filler rows."""
+    out: list[Span] = []
+    at = 0
+    for span in step.spans:
+        n = span.stop - span.start
+        a, b = max(first - at, 0), min(stop - at, n)
+        if a < b:
+            out.append(span.part(a, b))
+        at += n
+        if at >= stop:
+            break
+    found = sum(s.stop - s.start for s in out)
+    return tuple(out), stop - first - found

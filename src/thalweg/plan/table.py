@@ -1,0 +1,106 @@
+"""The table of a planned feed: for each source, which samples it delivers and in which order its draws come.
+
+Decides draw k of a source -> index of the sample, and back. Keep bits are applied before anything is counted
+(SEMANTICS 2.3). Arrays are handed in; where they lie (memory, a mapped manifest) is not known here.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.core.seeds import Key
+from thalweg.plan.shuffle import Permutation
+
+CACHED = 4  # permutations of source epochs kept a source
+
+
+@dataclass(eq=False)
+class SourceTable:
+    """One source of a feed.
+
+    Args:
+        name: as given in `mix`; "" for a feed of one source.
+        size: samples of the source.
+        kept: int64, rising, indices of the samples that are delivered; None keeps all.
+        lengths: int (size,), true token counts; None while unknown.
+        seed: key of its permutation; None leaves it in order.
+        repeats: how often it is drawn whole until it is used up.
+        locality: None, or samples of a block that stay near each other.
+    """
+
+    name: str
+    size: int
+    kept: NDArray[np.int64] | None = None
+    lengths: NDArray[np.integer[Any]] | None = None
+    seed: Key = None
+    repeats: int = 1
+    locality: int | None = None
+    _orders: "OrderedDict[int, Permutation]" = field(default_factory=OrderedDict[int, Permutation], repr=False)
+    _mean: Fraction | None = field(default=None, repr=False)
+
+    @property
+    def n(self) -> int:
+        """Count the samples that are delivered in one source epoch."""
+        return self.size if self.kept is None else len(self.kept)
+
+    @property
+    def tokens(self) -> int:
+        """Sum the tokens of one source epoch."""
+        if self.lengths is None:
+            return 0
+        lengths = self.lengths if self.kept is None else self.lengths[self.kept]
+        return int(lengths.sum(dtype=np.int64))
+
+    @property
+    def mean(self) -> Fraction:
+        """Mean length of the samples delivered, exact; 0 without one."""
+        if self._mean is None:
+            self._mean = Fraction(self.tokens, self.n) if self.n else Fraction(0)
+        return self._mean
+
+    def order(self, epoch: int) -> Permutation | None:
+        """Give the permutation of a source epoch; None in order."""
+        if self.seed is None:
+            return None
+        order = self._orders.get(epoch)
+        if order is None:
+            order = self._orders[epoch] = Permutation(self.n, self.seed, "shuffle", self.name, epoch)
+            while len(self._orders) > CACHED:
+                self._orders.popitem(last=False)
+        return order
+
+    def samples(self, draws: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Give the index of the sample of each draw: int64 (n,) -> int64 (n,). Draws may be of any source epoch."""
+        if not len(draws):
+            return draws
+        n = self.n
+        first, last = int(draws[0]) // n, int(draws[-1]) // n
+        if first == last or self.seed is None:
+            place = draws - first * n if first == last else draws % n
+            order = self.order(first)
+            index = place if order is None else order(place)
+        else:
+            index = np.empty(len(draws), np.int64)
+            epochs = draws // n
+            for e in range(int(epochs.min()), int(epochs.max()) + 1):
+                mine = np.flatnonzero(epochs == e)
+                order = self.order(e)
+                assert order is not None
+                index[mine] = order(draws[mine] - e * n)
+        return index if self.kept is None else self.kept[index]
+
+    def draw_of(self, sample: int, epoch: int) -> int | None:
+        """Give the draw that delivers a sample in a source epoch; None where it is not kept."""
+        place = sample
+        if self.kept is not None:
+            place = int(np.searchsorted(self.kept, sample))
+            if place >= len(self.kept) or self.kept[place] != sample:
+                return None
+        if not 0 <= place < self.n:
+            return None
+        order = self.order(epoch)
+        return epoch * self.n + (place if order is None else int(order.inverse(place)))

@@ -1,1 +1,0 @@
-"""Filters: documents that pass, and reasons for those that do not."""

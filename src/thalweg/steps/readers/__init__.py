@@ -1,1 +1,0 @@
-"""Readers: files to documents, one module a format."""

@@ -1,1 +1,0 @@
-"""Writers: documents to files, one module a format."""

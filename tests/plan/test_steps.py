@@ -1,0 +1,143 @@
+"""Steps, tails and the cut per rank: the model's steps, and the same number on every rank."""
+
+from collections import Counter
+from itertools import islice
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from planned_oracle import arguments, layouts, make_model, make_order, model
+from thalweg.core.errors import ConfigError
+from thalweg.plan.steps import Place, Walk, cut, shares
+
+TAILS = ["drop", "carry", "pad", "repeat"]
+
+
+class Rows:
+    """Blocks of given numbers of rows, the same in each epoch."""
+
+    def __init__(self, *blocks):
+        self.blocks = blocks
+
+    def num_blocks(self, epoch):
+        return len(self.blocks)
+
+    def num_rows(self, epoch, number):
+        return self.blocks[number]
+
+    def rows(self, epoch):
+        return sum(self.blocks)
+
+
+def flat(step):
+    rows = [(s.epoch, i, s.mark) for s in step.spans for i in range(s.index, s.index + s.stop - s.start)]
+    return rows + [(None, None, "filler")] * step.filler
+
+
+@settings(max_examples=150, deadline=None)
+@given(arguments(), layouts, st.sampled_from([1, 2, 3]), st.sampled_from(TAILS))
+def test_steps_are_those_of_the_model(given_arguments, layout, epochs, tail):  # K33
+    lengths, more = given_arguments
+    order = make_order(lengths, **more)
+    planned_model = model()
+    oracle = planned_model.Loader(make_model(planned_model, lengths, order, **more), *layout, epochs=epochs, tail=tail)
+    walk = Walk(order, oracle.size, tail, epochs)
+    place, ours = Place(), []
+    for theirs in oracle:
+        step = next(walk.steps(place))
+        ours.append(step)
+        assert flat(step) == [(e, i, mark) for e, i, _, mark in theirs["rows"]]
+        assert step.epoch == theirs["epoch"]
+        place = step.after
+        state = oracle.state_dict()
+        if state["block"] != "-1":
+            assert (place.epoch, place.block, place.row) == (
+                int(state["epoch"]),
+                int(state["block"]),
+                int(state["row"]),
+            )
+    assert walk.count(Place()) == len(ours) == len(list(walk.steps(Place())))
+
+
+@settings(max_examples=80, deadline=None)
+@given(arguments(), st.lists(st.tuples(layouts, st.integers(0, 4)), min_size=1, max_size=4), layouts)
+def test_legs_on_changing_layouts_equal_the_uninterrupted_order_under_carry(given_arguments, legs, last):
+    lengths, more = given_arguments
+    order = make_order(lengths, **more)
+    assume(order.rows(0))
+    place, got = Place(), []
+    for (world, micro, accumulation), count in [*legs, (last, 6)]:
+        for step in islice(Walk(order, world * micro * accumulation, "carry", None).steps(place), count):
+            got += flat(step)
+            place = step.after
+    whole = [r for s in islice(Walk(order, 1, "carry", None).steps(Place()), len(got)) for r in flat(s)]
+    assert got == whole
+
+
+@given(st.lists(st.integers(0, 9), max_size=5), layouts, st.sampled_from(TAILS), st.integers(1, 3))
+def test_every_rank_takes_equal_steps_and_rows_are_cut_without_overlap(
+    blocks, layout, tail, epochs
+):  # E42 E43 E48 C33 K33
+    world, micro, accumulation = layout
+    size = world * micro * accumulation
+    for step in Walk(Rows(*blocks), size, tail, epochs).steps(Place()):
+        whole = flat(step)
+        assert len(whole) == size
+        got = []
+        for i, (m, rank, spans, filler) in enumerate(shares(step, world, micro, accumulation)):
+            assert (m, rank) == divmod(i, world)
+            rows = [(s.epoch, j, s.mark) for s in spans for j in range(s.index, s.index + s.stop - s.start)]
+            assert len(rows) + filler == micro
+            got += rows + [(None, None, "filler")] * filler
+        assert got == whole
+
+
+@given(
+    st.lists(st.integers(0, 9), min_size=1, max_size=5), st.integers(1, 12), st.integers(0, 3), st.sampled_from(TAILS)
+)
+def test_the_count_from_any_place_is_the_number_of_steps(blocks, size, skip, tail):  # C19 C33
+    walk, place = Walk(Rows(*blocks), size, tail, 2), Place()
+    for step in islice(walk.steps(place), skip):
+        place = step.after
+    if place.epoch < 2:
+        assert walk.count(place) == len(list(walk.steps(place)))
+
+
+def test_endless_epochs_without_a_step_are_refused_with_the_tails_that_work():
+    for blocks, tail, works in (
+        ((), "carry", "no row"),
+        ((), "drop", "no row"),
+        ((1,), "drop", "carry, pad or repeat"),
+    ):
+        with pytest.raises(ConfigError, match=works):
+            next(Walk(Rows(*blocks), 2, tail, None).steps(Place()))
+    assert list(Walk(Rows(1), 2, "drop", 3).steps(Place())) == []
+
+
+def test_an_epoch_shorter_than_a_step_under_carry():
+    steps = list(islice(Walk(Rows(1), 8, "carry", None).steps(Place()), 3))
+    assert [s.epoch for s in steps] == [0, 8, 16]
+    assert [sum(1 for _ in Walk(Rows(3), 8, t, 3).steps(Place())) for t in TAILS] == [0, 2, 3, 3]
+
+
+def test_rows_before_a_block_go_on_under_carry_only():
+    def before(tail):
+        walk = Walk(Rows(3, 4), 5, tail, 2)
+        return [(s.epoch, s.block, s.before) for step in walk.steps(Place()) for s in step.spans if s.mark is None]
+
+    assert set(before("carry")) == {(0, 0, 0), (0, 1, 3), (1, 0, 7), (1, 1, 10), (2, 0, 14)}
+    assert set(before("pad")) == {(0, 0, 0), (0, 1, 3), (1, 0, 0), (1, 1, 3)}
+
+
+def test_repeat_fills_from_the_epochs_first_row_cyclically():
+    step = next(Walk(Rows(2, 1), 8, "repeat", 1).steps(Place()))
+    assert [(i, mark) for _, i, mark in flat(step)] == [(0, None), (1, None), (2, None)] + [
+        (i % 3, "repeated") for i in range(5)
+    ]
+    assert Counter(mark for _, _, mark in flat(step))["repeated"] == 5
+
+
+def test_a_cut_beyond_the_rows_is_filler():
+    step = next(Walk(Rows(3), 8, "pad", 1).steps(Place()))
+    assert cut(step, 6, 8) == ((), 2)
