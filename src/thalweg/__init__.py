@@ -22,6 +22,8 @@ _WHERE = {
     "Loader": "thalweg.bind.loader",
     "concat": "thalweg.feed.feed",
     "Feed": "thalweg.feed.feed",
+    "create_records": "thalweg.store.records.writer",
+    "open_records": "thalweg.store.records.reader",
 }
 _ROOMS = ("bind", "check", "cli", "core", "encode", "feed", "plan", "run", "steps", "store", "testing", "work")
 
@@ -35,10 +37,12 @@ __all__ = [
     "Topology",
     "__version__",
     "concat",
+    "create_records",
     "from_dataset",
     "from_records",
     "from_stream",
     "mix",
+    "open_records",
 ]
 
 if TYPE_CHECKING:
@@ -50,6 +54,8 @@ if TYPE_CHECKING:
     from thalweg.core.topology import Topology
     from thalweg.feed.feed import Feed, concat, mix
     from thalweg.feed.open import from_dataset, from_records, from_stream
+    from thalweg.store.records.reader import open_records
+    from thalweg.store.records.writer import create_records
 
 
 def __getattr__(name: str) -> Any:

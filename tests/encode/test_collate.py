@@ -84,3 +84,10 @@ def test_multimodal_positions_have_the_text_row_first_for_hf_and_none_for_megatr
     assert DIALECTS["hf"](made)["position_ids"].shape == (4, 2, 6)
     assert DIALECTS["hf"](made)["position_ids"][0].tolist() == [[0, 1, 2, 0, 1, 0], [0, 1, 2, 3, 0, 1]]
     assert DIALECTS["megatron"](made)["position_ids"].shape == (3, 2, 6)
+
+
+def test_state_space_models_get_the_number_of_each_places_document():
+    batch = DIALECTS["hf_mamba"](rows())
+    assert batch["seq_idx"].tolist() == [[0, 0, 0, 1, 1, 2], [0, 0, 0, 0, 1, 1]]
+    assert batch["seq_idx"].dtype == np.int32
+    assert set(batch) - {"seq_idx"} == set(DIALECTS["hf"](rows()))

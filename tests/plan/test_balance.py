@@ -71,7 +71,7 @@ def test_balanced_steps_have_no_straggler_at_long_context():
     rows = made.take(rng.permutation(len(made)))
     cost = balance.Cost(24576, 1).rows(rows.piece_lengths(lengths), rows.offsets)
     in_order = balance.stragglers(cost, 64).mean()
-    balanced = balance.stragglers(cost[balance.order_rows(cost, 0, 16 * 64, 64, 0)], 64).mean()
+    balanced = balance.stragglers(cost[balance.order_rows(cost, 0, balance.WINDOW_RUNS * 64, 64, 0)], 64).mean()
     assert in_order > 2
     assert balanced <= 1.06
 

@@ -243,7 +243,7 @@ def test_a_child_tells_where_it_stands():
 
     child = Child(body)
     assert bytes(child.wire.receive()[0]) == b"here"
-    assert "in wait" in child.stack(5)
+    assert "in body" in child.stack(5)
     child.kill()
     assert "SIGKILL" in child.death()
     child.end()

@@ -71,6 +71,8 @@ HF_PACKED: Columns = {
     "max_length_k": lambda rows: rows.max_seqlen,
     "use_cache": lambda _: False,
 }
+# State-space and linear-attention layers keep documents apart by segment numbers; other models may not take the key
+HF_MAMBA: Columns = {**HF_PACKED, "seq_idx": lambda rows: rows.segment_ids}
 HF_RIGHT: Columns = {"input_ids": _ids, "labels": _labels, "attention_mask": attention_mask}
 HF_LEFT: Columns = {**HF_RIGHT, "position_ids": _positions}
 MEGATRON_PADDED: Columns = {
@@ -115,8 +117,8 @@ class Dialect:
         if table is None:
             raise ConfigError(f"collate={self.name!r} has no rows padded on the {kind}", fix='say pad="right"')
         batch = {name: column(rows) for name, column in table.items()}
-        if rows.position_ids.ndim == 3 and self.name == "hf":
-            batch["position_ids"] = rows.position_ids
+        if rows.position_ids.ndim == 3 and not self.labels_shifted:
+            batch["position_ids"] = rows.position_ids  # multimodal positions are given for padded rows too
         batch.update(rows.columns)
         return batch
 
@@ -129,6 +131,7 @@ class Dialect:
 
 DIALECTS: Mapping[str, Dialect] = {
     "hf": Dialect("hf", {"packed": HF_PACKED, "right": HF_RIGHT, "left": HF_LEFT}, labels_shifted=False),
+    "hf_mamba": Dialect("hf_mamba", {"packed": HF_MAMBA, "right": HF_RIGHT, "left": HF_LEFT}, labels_shifted=False),
     "megatron": Dialect("megatron", {"packed": MEGATRON_PACKED, "right": MEGATRON_PADDED}, labels_shifted=True),
     "torchtitan": Dialect(
         "torchtitan", {"packed": TORCHTITAN, "right": TORCHTITAN}, labels_shifted=True, pair="labels"

@@ -1,0 +1,54 @@
+"""Steps of an offline pipeline: documents in, documents out. Names load on first use."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+_WHERE = {
+    "PipelineStep": "step",
+    "BaseReader": "readers.base",
+    "BaseDiskReader": "readers.base",
+    "JsonlReader": "readers.jsonl",
+    "BaseFilter": "filters.base",
+    "LambdaFilter": "filters.lambda_filter",
+    "LengthFilter": "filters.lambda_filter",
+    "RegexFilter": "filters.lambda_filter",
+    "SamplerFilter": "filters.lambda_filter",
+    "DiskWriter": "writers.base",
+    "JsonlWriter": "writers.jsonl",
+    "RecordsWriter": "writers.records",
+    "EncodeText": "encode",
+    "EncodeChat": "encode",
+}
+
+__all__ = [
+    "BaseDiskReader",
+    "BaseFilter",
+    "BaseReader",
+    "DiskWriter",
+    "JsonlReader",
+    "JsonlWriter",
+    "LambdaFilter",
+    "LengthFilter",
+    "PipelineStep",
+    "RegexFilter",
+    "SamplerFilter",
+]
+
+if TYPE_CHECKING:
+    from thalweg.steps.filters.base import BaseFilter
+    from thalweg.steps.filters.lambda_filter import LambdaFilter, LengthFilter, RegexFilter, SamplerFilter
+    from thalweg.steps.readers.base import BaseDiskReader, BaseReader
+    from thalweg.steps.readers.jsonl import JsonlReader
+    from thalweg.steps.step import PipelineStep
+    from thalweg.steps.writers.base import DiskWriter
+    from thalweg.steps.writers.jsonl import JsonlWriter
+
+
+def __getattr__(name: str) -> Any:
+    """Load a step on first use."""
+    where = _WHERE.get(name)
+    if where is None:
+        raise AttributeError(f"module 'thalweg.steps' has no attribute {name!r}")
+    value = getattr(import_module(f"thalweg.steps.{where}"), name)
+    globals()[name] = value
+    return value

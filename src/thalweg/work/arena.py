@@ -45,6 +45,7 @@ class Arena:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.fd = memory_file()
+        self._close_fd = weakref.finalize(self, os.close, self.fd)
         self.made = 0  # bytes of the file
         self._size = 0
         self._free: deque[Piece] = deque()  # appended to by weakref callbacks: must stay free of locks
@@ -95,6 +96,4 @@ class Arena:
 
     def close(self) -> None:
         """Close the descriptor; memory stays until the last view of it is gone. Twice is fine."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        self._close_fd()

@@ -58,6 +58,7 @@ class OrderedMap:
         make_runner: gives each worker its runner; None calls in this process.
         hook: sees every message to the consumer, in its thread.
         wake: called by `stop`: wakes a reader that waits inside another map of ours.
+        watch: called with this map after turns, in the consumer's thread; may set workers.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class OrderedMap:
         make_runner: Callable[[], JobRunner] | None = None,
         hook: Callable[[Message], None] | None = None,
         wake: Callable[[], None] | None = None,
+        watch: "Callable[[OrderedMap], None] | None" = None,
     ) -> None:
         self.workers = max(1, workers)
         ahead = max(64, 2 * self.workers) if ahead is None else max(1, ahead)
@@ -92,7 +94,11 @@ class OrderedMap:
         make = self._make
         core.replace = lambda job: core.add_worker(make(), job)
         if chunk is None:
-            core.tune = ChunkTuner(core.port, reader, ahead, self.workers).look
+            core.tune.append(ChunkTuner(core.port, reader, ahead, self.workers).look)
+        if watch is not None:
+            port.timed = True
+            face = weakref.ref(self)
+            core.tune.append(lambda: _watched(watch, face))
         self._turns: Iterator[Turn] | None = None
         self._error: BaseException | None = None
         self._finalizer = weakref.finalize(self, Core.stop, core)
@@ -139,7 +145,7 @@ class OrderedMap:
     def set_workers(self, n: int, make_runner: Callable[[], JobRunner] | None = None) -> None:
         """Replace the workers while running; order and items in flight stay."""
         core = self._core
-        core.retire(core.alive)
+        core.reader.move_jobs(core.alive)
         self._make = make_runner or self._make
         make = self._make
         core.replace = lambda job: core.add_worker(make(), job)
@@ -149,8 +155,13 @@ class OrderedMap:
 
     @property
     def pace(self) -> "deque[tuple[float, float, int]]":
-        """Wall seconds, CPU seconds of the worker's thread, and items of the last jobs."""
+        """Wall seconds, busy seconds of the worker's thread, and items of the last jobs."""
         return self._core.port.pace
+
+    @property
+    def calls(self) -> int:
+        """Items whose turn has passed."""
+        return self._core.room.next
 
     @property
     def stats(self) -> dict[str, float]:
@@ -165,6 +176,12 @@ class OrderedMap:
             "oversize": core.port.budget.oversize,
             "waited_s": core.waited,
         }
+
+
+def _watched(watch: Callable[[OrderedMap], None], face: "weakref.ref[Any]") -> None:
+    found = face()
+    if found is not None:
+        watch(found)
 
 
 def _number_words(item: Any) -> str:

@@ -66,9 +66,9 @@ class Port:
     limit: int = NO_LIMIT  # no item after this number is worth mapping: it failed and the order ends there
     head: int = 0  # number that is handed over next
     taken: int = 0  # outputs of the head that the consumer took one by one
-    timed: bool = False  # note the CPU time of jobs too: a system call for each
+    timed: bool = False  # note how long workers were busy too: a system call for each job
     running: dict[int, Running] = field(default_factory=dict)  # by thread identity
-    pace: "deque[tuple[float, float, int]]" = field(default_factory=lambda: deque(maxlen=64))  # wall, cpu, items
+    pace: "deque[tuple[float, float, int]]" = field(default_factory=lambda: deque(maxlen=64))  # wall, busy, items
 
     def result(self, number: int, items: list[Any], outcomes: list[Outcome], charged: int) -> None:
         """Send outcomes of the items from `number` on; `charged` is what their inputs have cost so far."""

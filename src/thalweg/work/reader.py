@@ -7,6 +7,7 @@ code other than the source's own `next`.
 import contextlib
 import threading
 from collections.abc import Callable, Iterable
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from thalweg.work.failure import Failure, travel
@@ -92,11 +93,11 @@ class Reader:
     def _add(self, item: Any, size: int) -> None:
         if size:
             self._port.budget.add(size)
-        if self.chunk <= 1 and not self._open:
-            number, self.read = self.read, self.read + 1
-            self._port.jobs.put(Job(number, [item], size))
-            return
         with self._lock:
+            if self.chunk <= 1 and not self._open:
+                number, self.read = self.read, self.read + 1
+                self._port.jobs.put(Job(number, [item], size))
+                return
             if not self._open:
                 self._open_first = self.read
             self._open.append(item)
@@ -116,6 +117,17 @@ class Reader:
             # Inside the lock: jobs must be queued lowest number first.
             self._port.jobs.put(job)
         return True
+
+    def move_jobs(self, leaving: int) -> None:
+        """Open a new queue of jobs for new workers, take along what waits, and send `leaving` workers home."""
+        port = self._port
+        with self._lock:
+            old, port.jobs = port.jobs, SimpleQueue()
+            with contextlib.suppress(Empty):
+                while True:
+                    port.jobs.put(old.get_nowait())
+        for _ in range(leaving):
+            old.put(None)
 
     @staticmethod
     def _close(iterator: Any) -> None:

@@ -97,12 +97,11 @@ class Child:
         except ProcessLookupError:
             return ""
         end = time.monotonic() + seconds
-        size = before
-        while time.monotonic() < end:
+        size, quiet = before, 0
+        while time.monotonic() < end and quiet < 5:  # it is written in pieces: wait until it has been quiet for 0.1 s
             time.sleep(0.02)
             now = os.fstat(self._stacks).st_size
-            if now > before and now == size:
-                break
+            quiet = quiet + 1 if now == size > before else 0
             size = now
         return os.pread(self._stacks, max(0, size - before), before).decode("utf-8", "replace").rstrip()
 

@@ -11,11 +11,12 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from queue import Empty
-from time import monotonic, perf_counter, thread_time
+from time import monotonic, perf_counter
 from typing import Any, NamedTuple, Protocol
 
 from thalweg.core.errors import StalledError, WorkerError
 from thalweg.plan.inorder import WaitingRoom
+from thalweg.work.cpus import BusyClock
 from thalweg.work.failure import Failure
 from thalweg.work.port import CLOSED, DONE, END, PART, RESULT, Job, Message, Port
 from thalweg.work.reader import Reader
@@ -71,7 +72,7 @@ class Core:
         self.hook: Callable[[Message], None] | None = None
         self.wake: Callable[[], None] | None = None
         self.replace: Callable[[Job | None], None] | None = None
-        self.tune: Callable[[], None] | None = None
+        self.tune: list[Callable[[], None]] = []
 
     # -- threads ------------------------------------------------------------------------------------------------
     def spawn(self, target: Callable[[], None], label: str) -> None:
@@ -156,8 +157,8 @@ class Core:
         port.returns.put(len(message.items))
         port.budget.add(-message.size)
         port.budget.stir()
-        if self.tune is not None:
-            self.tune()
+        for look in self.tune:
+            look()
 
     def _receive(self, message: Message) -> None:
         if self.hook is not None:
@@ -248,24 +249,25 @@ def _whole(message: Message) -> Iterator[Turn]:
 
 def work(port: Port, runner: JobRunner, job: Job | None = None) -> None:
     """The life of a worker: take the lowest job, run it, note the pace; leave when told."""
-    me, given_up = threading.get_ident(), False
+    me, given_up, jobs = threading.get_ident(), False, port.jobs
+    clock = BusyClock() if port.timed else None
     try:
         runner.begin()
         while True:
-            job = job or port.jobs.get()
+            job = job or jobs.get()
             if job is None:
                 break
             if port.closed or job.first > port.limit:
                 job = None
                 continue
-            wall, cpu = perf_counter(), thread_time() if port.timed else 0.0
+            wall, busy = perf_counter(), clock() if clock else 0.0
             port.running[me] = (job, wall, runner)
             try:
                 runner.run(job, port)
             except BaseException as error:  # noqa: BLE001  a fault of ours must not become a silent wait
                 port.result(job.first, job.items[:1], [Failure(error)], job.size)
                 break
-            port.pace.append((perf_counter() - wall, thread_time() - cpu if port.timed else 0.0, len(job.items)))
+            port.pace.append((perf_counter() - wall, clock() - busy if clock else 0.0, len(job.items)))
             if port.running.pop(me, None) is None:
                 given_up = True  # for being late: another worker has this one's place
                 break
@@ -273,5 +275,7 @@ def work(port: Port, runner: JobRunner, job: Job | None = None) -> None:
     finally:
         port.running.pop(me, None)
         runner.end()
+        if clock is not None:
+            clock.close()
         if not given_up:
             port.messages.put(Message(DONE))

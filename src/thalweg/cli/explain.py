@@ -1,0 +1,77 @@
+"""`thalweg explain`: what a pipeline would do: units, ranks, idle ranks, what is complete, what would be refused.
+
+Decides the words. The file is run with `.run()` describing instead of doing; nothing is written.
+"""
+
+from typing import Any
+
+import click
+
+from thalweg.cli.output import json_option, print_json
+
+
+@click.command()
+@click.argument("target")
+@click.option("--workers", type=int, help="Ranks at once, whatever the file says.")
+@json_option
+def command(target: str, workers: int | None, as_json: bool) -> None:
+    """Say what the pipeline in TARGET (FILE.py, FILE.py:executor, FILE.yaml) would do, without doing it."""
+    from thalweg.run.script import launching, run_target  # noqa: PLC0415
+
+    found: list[dict[str, Any]] = []
+    with launching(describe=lambda executor, plan: found.append(facts(executor, plan)), workers=workers):
+        run_target(target)
+    if as_json:
+        print_json({"runs": found})
+        return
+    for number, run in enumerate(found):
+        click.echo(("\n" if number else "") + text(run))
+
+
+def facts(executor: Any, plan: Any) -> dict[str, Any]:
+    """Collect what a launch of an executor would do."""
+    from thalweg.run.manifest import step_ids  # noqa: PLC0415
+    from thalweg.run.plan import changes  # noqa: PLC0415
+
+    refused = changes(executor.logging_dir, plan.manifest) if executor.skip_completed else []
+    missing = executor.get_incomplete_ranks() if executor.skip_completed and not refused else list(range(plan.tasks))
+    busiest = max(plan.bytes_of_rank, default=0)
+    return {
+        "logging_dir": str(executor.logging_dir),
+        "executor": type(executor).__name__,
+        "workers": getattr(executor, "workers", None),
+        "tasks": plan.tasks,
+        "steps": step_ids(executor.pipeline),
+        "inputs": {
+            name: {"units": len(units), "files": len({u.file for u in units}), "bytes": sum(u.size for u in units)}
+            for name, units in plan.units.items()
+        },
+        "outputs": plan.outputs,
+        "idle_tasks": plan.idle,
+        "largest_task_bytes": busiest,
+        "complete": plan.tasks - len(missing),
+        "to_run": len(missing),
+        "refused": refused or [],
+        "warnings": plan.warnings,
+    }
+
+
+def text(run: dict[str, Any]) -> str:
+    """Write these facts for people."""
+    from thalweg.steps.sizes import show_bytes  # noqa: PLC0415
+
+    workers = run["workers"]
+    lines = [f"{run['executor']}: {run['tasks']} tasks" + (f", {workers} workers" if workers not in {None, -1} else "")]
+    lines += ["  steps    " + " -> ".join(s.partition(":")[2] for s in run["steps"])]
+    for name, i in run["inputs"].items():
+        lines.append(f"  input    {name}: {i['units']:,} units of {i['files']:,} files, {show_bytes(i['bytes'])}")
+    lines += [f"  output   {path}" for path in run["outputs"]]
+    lines.append(f"  largest  {show_bytes(run['largest_task_bytes'])} for one task")
+    lines.append(f"  run      {run['to_run']:,} tasks; {run['complete']:,} are complete and would be skipped")
+    lines += [f"  note     {warning}" for warning in run["warnings"]]
+    if run["refused"]:
+        lines.append(f"  REFUSED  {run['logging_dir']} belongs to another run:")
+        lines += [f"           {difference}" for difference in run["refused"][:20]]
+    else:
+        lines.append(f"  record   {run['logging_dir']}")
+    return "\n".join(lines)

@@ -1,0 +1,52 @@
+"""`thalweg status`: how far runs are, in ranks, documents and bytes, with the time left.
+
+Decides the lines. Looking is the business of `thalweg.run.watch`.
+"""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from thalweg.cli.output import json_option, print_json
+
+
+@click.command()
+@click.argument("logging_dirs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--follow", is_flag=True, help="Show again until all ranks are complete.")
+@click.option("--every", default=2.0, show_default=True, help="Seconds between looks.")
+@json_option
+def command(logging_dirs: tuple[Path, ...], follow: bool, every: float, as_json: bool) -> None:
+    """Show how far the runs in LOGGING_DIRS are."""
+    from thalweg.run.watch import look  # noqa: PLC0415
+
+    first: dict[Path, tuple[float, int]] = {}
+    while True:
+        states = [look(path) for path in logging_dirs]
+        now = time.monotonic()
+        if as_json:
+            print_json([s.to_dict() for s in states])
+        else:
+            for state in states:
+                began, size = first.setdefault(state.path, (now, state.bytes))
+                click.echo(_line(state, now - began, state.bytes - size))
+        if not follow or all(s.complete == s.tasks for s in states):
+            return
+        time.sleep(every)
+
+
+def _line(state: Any, seconds: float, fresh: int) -> str:
+    from thalweg.run.progress import show_seconds  # noqa: PLC0415
+    from thalweg.steps.sizes import show_bytes  # noqa: PLC0415
+
+    text = f"{state.path}: {state.complete}/{state.tasks} ranks, {state.documents:,} documents"
+    if state.size:
+        text += f", {show_bytes(state.bytes)} of {show_bytes(state.size)} ({min(state.bytes / state.size, 1):.0%})"
+    text += f", {len(state.running)} at work" if state.running else ""
+    for word, ranks in (("silent", state.silent), ("failed", state.failed)):
+        if ranks:
+            text += f", {word}: {', '.join(map(str, ranks[:10]))}{', ...' if len(ranks) > 10 else ''}"
+    if fresh > 0 and seconds > 0 and state.size > state.bytes:
+        text += f", {show_seconds((state.size - state.bytes) * seconds / fresh)} left"
+    return text

@@ -1,0 +1,1 @@
+"""Filters: documents that pass, and reasons for those that do not."""

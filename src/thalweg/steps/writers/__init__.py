@@ -1,0 +1,1 @@
+"""Writers: documents to files, one module a format."""

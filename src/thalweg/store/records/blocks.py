@@ -1,0 +1,153 @@
+"""The blocks of a set: which rows each holds, where its buffers lie, and whether it was touched.
+
+Decides how a row number becomes a block and how a block becomes readable. Knows no values.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from xxhash import xxh3_64_intdigest, xxh3_128_hexdigest
+
+from thalweg.core.errors import IntegrityError
+from thalweg.store.records.manifest import HEAD, File, Layout, Manifest
+from thalweg.store.records.region import FileReads, Region
+
+
+class BlockTable:
+    """The index of a set, in memory: about 40 bytes a block, beside the mapped positions.
+
+    Args:
+        manifest: of the set.
+        places: of its shards, as `region.place_shards` gives them.
+        load: gives the bytes of an index file.
+    """
+
+    def __init__(
+        self, manifest: Manifest, places: NDArray[np.int64], load: Callable[[File], NDArray[np.uint8]]
+    ) -> None:
+        self.layouts: Sequence[Layout] = manifest.layouts
+        shards = manifest.shards
+        counts = np.array([s.blocks for s in shards], np.int64)
+        rows = np.array([s.rows for s in shards], np.int64)
+        self.shard = np.repeat(np.arange(len(shards)), counts)
+        self.base = places[self.shard]
+        self.layout = np.array([s.layout for s in shards], np.int32)[self.shard]
+        self.row_of_matrix = np.zeros(len(self.shard), np.int64)
+        self._matrices = self._load(manifest, load)
+        before = np.concatenate([np.zeros(1, np.int64), np.cumsum(rows)])
+        local = np.zeros(len(self.shard), np.int64)
+        for number, matrix in enumerate(self._matrices):
+            mine = self.layout == number
+            self.row_of_matrix[mine] = np.arange(len(matrix))
+            local[mine] = matrix[:, 0]
+        self.first = np.concatenate([before[self.shard] + local, [manifest.rows]]).astype(np.int64)
+        self.single = len(self.layouts) == 1
+
+    def _load(self, manifest: Manifest, load: Callable[[File], NDArray[np.uint8]]) -> list[NDArray[np.int64]]:
+        raw = [checked(load(file), file).view(np.int64) for file in manifest.indexes]
+        if len(raw) == 1 and len(self.layouts) == 1:
+            return [raw[0].reshape(-1, self.layouts[0].width)]
+        pieces: list[list[NDArray[np.int64]]] = [[] for _ in self.layouts]
+        for shard in manifest.shards:
+            width = self.layouts[shard.layout].width
+            at = shard.at // 8
+            pieces[shard.layout].append(raw[shard.index][at : at + shard.blocks * width].reshape(-1, width))
+        widths = [layout.width for layout in self.layouts]
+        return [np.concatenate(p) if p else np.zeros((0, w), np.int64) for p, w in zip(pieces, widths, strict=True)]
+
+    def __len__(self) -> int:
+        """Count the blocks."""
+        return len(self.shard)
+
+    def of_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Find the block of each row; int64 (k,)."""
+        return np.searchsorted(self.first, rows, "right") - 1
+
+    def entry(self, block: int) -> NDArray[np.int64]:
+        """Give the index entry of one block: int64 (layout.width,)."""
+        matrix: NDArray[np.int64] = self._matrices[self.layout[block]]
+        entry: NDArray[np.int64] = matrix[self.row_of_matrix[block]]
+        return entry
+
+    def slot(self, layout: int, column: int, which: int, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Give places in the region of one buffer of one column in blocks of one layout; -1 where there is none."""
+        at = HEAD + 4 * column + which
+        found = self._matrices[layout][self.row_of_matrix[blocks], at]
+        return np.where(found < 0, -1, found + self.base[blocks])
+
+
+def checked(data: NDArray[np.uint8], file: File) -> NDArray[np.uint8]:
+    """Compare an index with its checksum.
+
+    Raises:
+        IntegrityError: it differs.
+    """
+    if len(data) != file.size or xxh3_128_hexdigest(np.ascontiguousarray(data).data) != file.checksum:
+        raise IntegrityError(
+            "the index of the shards is damaged", where=file.name, fix="restore it, or write the set again"
+        )
+    return data
+
+
+class Touch:
+    """Makes blocks readable: maps their shard, and compares their checksum where that is asked for.
+
+    Without a lock: doing it twice at once gives the same memory.
+    """
+
+    def __init__(
+        self,
+        table: BlockTable,
+        manifest: Manifest,
+        path_of: Callable[[int], Path],
+        memory: Region | FileReads,
+        *,
+        verify: bool,
+    ) -> None:
+        self._table, self._manifest, self._path_of = table, manifest, path_of
+        self._memory, self._verify = memory, verify
+        self.done = np.zeros(len(table), bool)
+        self._mapped = np.zeros(len(manifest.shards), bool)
+
+    def __call__(self, blocks: NDArray[np.int64]) -> list[int]:
+        """Make blocks readable and give those that were not so before."""
+        new = [] if self.done[blocks].all() else np.unique(blocks[~self.done[blocks]]).tolist()
+        for block in new:
+            self._one(block)
+        return new
+
+    def _one(self, block: int) -> None:
+        shard = int(self._table.shard[block])
+        if isinstance(self._memory, Region) and not self._mapped[shard]:
+            self._memory.map(shard, self._path_of(shard), self._manifest.shards[shard].size)
+            self._mapped[shard] = True
+        if self._verify:
+            self.compare(block)
+        self.done[block] = True
+
+    def compare(self, block: int) -> None:
+        """Compare the bytes of a block with their checksum.
+
+        Raises:
+            IntegrityError: they differ.
+        """
+        _, first, end, digest = self._table.entry(block)[:4].tolist()
+        shard = int(self._table.shard[block])
+        place = int(self._table.base[block])
+        if isinstance(self._memory, Region):
+            data: memoryview | bytes = self._memory.bytes[place + first : place + end].data
+        else:
+            data = self._memory.read(shard, first, end - first)
+        if xxh3_64_intdigest(data) != digest % 2**64:
+            raise damaged(self._path_of(shard), first, end)
+
+
+def damaged(path: Path, first: int, end: int) -> IntegrityError:
+    """Say that bytes are not those that were written."""
+    return IntegrityError(
+        "bytes are not those that were written",
+        where=f"{path}, offset {first} to {end}",
+        fix="restore the file, or write the set again",
+    )

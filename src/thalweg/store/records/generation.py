@@ -1,0 +1,128 @@
+"""How files become a generation: the exclusive appearance of one manifest.
+
+Decides what a generation after another one holds, and who wins when two come at once. Knows no Arrow.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.store import fs
+from thalweg.store.records import hashing, place
+from thalweg.store.records.facts import FactFile
+from thalweg.store.records.kinds import NULL, Kind, join, parse
+from thalweg.store.records.manifest import Fact, Layout, Manifest, Shard, pack
+from thalweg.store.records.part import describe
+
+
+def publish(folder: Path, own: Manifest, base: Manifest | None, *, replace: bool, sync: bool) -> Manifest:
+    """Make a writer's files the newest generation, after `base` (None: alone).
+
+    Where another writer was faster, the rows follow its rows. With `replace` the older generations are removed
+    once the new one is there.
+    """
+    prefix = own.indexes[0].name.partition(".")[0] if own.indexes else place.new_prefix()
+    while True:
+        whole = own if base is None or replace else combine([base, own], folder, prefix, sync=sync)
+        number = 0 if base is None else base.generation + 1
+        replaced = number if replace else 0 if base is None else base.replaces
+        whole = msgspec.structs.replace(whole, generation=number, replaces=replaced)
+        if sync:
+            fs.sync_folder(folder)
+        if fs.write_whole(place.manifest_path(folder, number), pack(whole), exclusive=True, sync=sync):
+            break
+        base = place.read_manifest(place.manifest_path(folder, place.generations(folder)[-1]))
+    for name in place.files_of(own) - place.files_of(whole):  # facts that were copied into those of all rows
+        (folder / name).unlink(missing_ok=True)
+    if replace:
+        place.sweep(folder)
+    return whole
+
+
+def combine(
+    parts: Sequence[Manifest], folder: Path, prefix: str, *, sync: bool, scratch: str | None = None
+) -> Manifest:
+    """Give the manifest of the rows of all parts in order.
+
+    Writes their facts end to end as `PREFIX.NAME.all.npy`, first under the prefix `scratch` where that is given.
+    """
+    facts = _join_facts(parts, folder, prefix, scratch or prefix, sync=sync)
+    return msgspec.structs.replace(joined(parts), facts=facts)
+
+
+def joined(parts: Sequence[Manifest]) -> Manifest:
+    """Give the manifest of the rows of all parts in order, without facts."""
+    layouts: list[Layout] = []
+    shards: list[Shard] = []
+    columns: dict[str, Kind] = {}
+    total, before = hashing.EMPTY, 0
+    for part in parts:
+        numbers = []
+        for layout in part.layouts:
+            if layout not in layouts:
+                layouts.append(layout)
+            numbers.append(layouts.index(layout))
+        for shard in part.shards:
+            shards.append(msgspec.structs.replace(shard, layout=numbers[shard.layout], index=before + shard.index))
+            total = hashing.followed_by(total, (shard.rows, *shard.prints))
+        before += len(part.indexes)
+        for name, word in part.columns.items():
+            columns[name] = join(columns.get(name, NULL), parse(word))
+    lineage: dict[str, Any] = {}
+    for part in parts:
+        lineage.update(part.lineage)
+    return msgspec.structs.replace(
+        parts[0],
+        rows=sum(p.rows for p in parts),
+        tokens=sum(p.tokens for p in parts),
+        fingerprint=hashing.text(total),
+        columns={name: str(kind) for name, kind in columns.items()},
+        lineage=lineage,
+        layouts=layouts,
+        indexes=[f for p in parts for f in p.indexes],
+        shards=shards,
+        facts={},
+        quarantined=sum(p.quarantined for p in parts),
+        part=None,
+        parts=None,
+    )
+
+
+def _join_facts(parts: Sequence[Manifest], folder: Path, prefix: str, scratch: str, *, sync: bool) -> dict[str, Fact]:
+    out: dict[str, Fact] = {}
+    names = dict.fromkeys(name for p in parts for name in p.facts)
+    for name in names:
+        facts = [(p.rows, p.facts.get(name)) for p in parts if p.rows]
+        constants = {None if f is None else f.constant for _, f in facts if f is None or f.file is None}
+        dtypes = {f.dtype for _, f in facts if f is not None}
+        dtype = "float32" if "float32" in dtypes else "int32"
+        if all(f is not None and f.file is None for _, f in facts) and len(constants) <= 1:
+            value = constants.pop() if constants else 0
+            out[name] = Fact(dtype, None, value or 0)
+            continue
+        path = folder / f"{prefix}.{name}.all.npy"
+        temporary = folder / f"{scratch}.{name}.all.npy"
+        file = FactFile(temporary, dtype)
+        for rows, fact in facts:
+            for piece in fact_pieces(folder, rows, fact):
+                file.write(piece.astype(dtype, copy=False))
+        file.close()
+        temporary.rename(path)
+        if sync:
+            fs.sync_file(path)
+        out[name] = Fact(dtype, describe(path))
+    return out
+
+
+def fact_pieces(folder: Path, rows: int, fact: Fact | None, step: int = 1 << 22) -> Iterator[NDArray[Any]]:
+    """Give one fact of `rows` rows in pieces; rows without it have 0."""
+    for a in range(0, rows, step):
+        n = min(step, rows - a)
+        if fact is None or fact.file is None:
+            yield np.full(n, 0 if fact is None else fact.constant, "int32" if fact is None else fact.dtype)
+        else:
+            yield np.load(folder / fact.file.name, mmap_mode="r")[a : a + n]

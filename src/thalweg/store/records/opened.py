@@ -1,0 +1,167 @@
+"""An open generation: its manifest, facts, blocks and memory, each made when it is first needed.
+
+Decides where the parts of a set are found and how they are put together. Knows no row.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.core.errors import IntegrityError, RecordsError
+from thalweg.core.sample import Ragged
+from thalweg.store import fs
+from thalweg.store.records import place
+from thalweg.store.records.blocks import BlockTable, Touch
+from thalweg.store.records.decode import Decoder
+from thalweg.store.records.generation import fact_pieces, joined
+from thalweg.store.records.manifest import Fact, File, Manifest, unpack
+from thalweg.store.records.parts import missing_parts, unfinished
+from thalweg.store.records.region import FileReads, Region, place_shards
+from thalweg.store.records.token_ids import TokenIds
+
+
+@dataclass(frozen=True)
+class Source:
+    """How a set is opened; enough to open it again in another process."""
+
+    path: str
+    io: str = "auto"
+    verify: bool = False
+    cache_dir: str | None = None
+    cache_bytes: int | str = "50GB"
+    storage_options: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+class Opened:
+    """One generation of one set.
+
+    Args:
+        source: how it was opened.
+        folder: the local directory that holds it.
+        manifest: of the generation.
+        facts: facts in memory, for a set that is not merged; None: they lie in files.
+    """
+
+    def __init__(
+        self, source: Source, folder: Path, manifest: Manifest, facts: Mapping[str, NDArray[Any]] | None = None
+    ) -> None:
+        self.source, self.folder, self.manifest = source, folder, manifest
+        self.where = source.path
+        self._given = facts
+
+    @cached_property
+    def facts(self) -> Mapping[str, NDArray[Any]]:
+        """Each fact, (n,), mapped."""
+        if self._given is not None:
+            return self._given
+        return {name: self._fact(fact) for name, fact in self.manifest.facts.items()}
+
+    def _fact(self, fact: Fact) -> NDArray[Any]:
+        if fact.file is None:
+            return np.broadcast_to(np.array(fact.constant, fact.dtype), (self.manifest.rows,))
+        mapped = self.mapped(fact.file, offset=128).view(fact.dtype)
+        if len(mapped) != self.manifest.rows:
+            raise IntegrityError(
+                "a file of row facts has another number of rows", where=str(self.folder / fact.file.name)
+            )
+        return mapped
+
+    def mapped(self, file: File, offset: int = 0) -> NDArray[np.uint8]:
+        """Map a file beside the shards, without holding it open.
+
+        Raises:
+            IntegrityError: it is missing or has another size.
+        """
+        path = self.local(file.name)
+        if not file.size:
+            return np.empty(0, np.uint8)
+        region = Region(place_shards([file.size]))
+        region.map(0, path, file.size)
+        return region.bytes[offset : file.size]
+
+    def local(self, name: str) -> Path:
+        """Give the path of one of the set's files on this machine."""
+        return self.folder / name
+
+    def shard_path(self, number: int) -> Path:
+        """Give the path of a shard on this machine."""
+        return self.local(self.manifest.shards[number].name)
+
+    @cached_property
+    def memory(self) -> Region | FileReads:
+        """The shards, mapped or read by ranges."""
+        sizes = [s.size for s in self.manifest.shards]
+        places = place_shards(sizes)
+        if self.source.io == "pread" or (self.source.io == "auto" and fs.is_remote_mount(self.folder)):
+            return FileReads(places, self.shard_path, sizes)
+        try:
+            return Region(places)
+        except OSError:
+            if self.source.io == "mmap":
+                raise
+            return FileReads(places, self.shard_path, sizes)
+
+    @cached_property
+    def table(self) -> BlockTable:
+        """The index of the blocks."""
+        return BlockTable(self.manifest, place_shards([s.size for s in self.manifest.shards]), self.mapped)
+
+    @cached_property
+    def touch(self) -> Touch:
+        """Makes blocks readable."""
+        return Touch(self.table, self.manifest, self.shard_path, self.memory, verify=self.source.verify)
+
+    @cached_property
+    def decoder(self) -> Decoder:
+        """Reads columns."""
+        return Decoder(self.table, self.memory)
+
+    @cached_property
+    def ids_only(self) -> Callable[[NDArray[np.int64]], Ragged | None] | None:
+        """The short way to `input_ids` alone, where the set allows it."""
+        return TokenIds.of(self.table, self.memory, self.touch, self.decoder, self.facts)
+
+
+def find(source: Source, generation: int | None, *, partial: bool) -> Opened:
+    """Find a generation of a set and read its manifest.
+
+    Raises:
+        RecordsError: there is none, or it is unfinished.
+    """
+    folder = Path(source.path)
+    if not folder.is_dir():
+        raise RecordsError("there is no record set", where=str(folder), fix="check the path; a set is a directory")
+    whole = place.generations(folder)
+    if generation is not None or (whole and not partial):
+        manifest = place.read_manifest(place.manifest_path(folder, whole[-1] if generation is None else generation))
+        return Opened(source, folder, manifest)
+    declared = place.declarations(folder)
+    if not declared:
+        raise RecordsError("there is no record set", where=str(folder), fix="check the path, or write it first")
+    count, missing = missing_parts(folder, declared[-1])
+    if missing and not partial:
+        raise unfinished(folder, count, missing)
+    if not missing and not partial:
+        raise RecordsError("all parts are there, but they are not merged", where=str(folder), fix="merge_parts(path)")
+    paths = [place.part_path(folder, declared[-1], k) for k in range(count) if k not in set(missing)]
+    parts = [unpack(p.read_bytes(), Manifest, str(p)) for p in paths]
+    if whole:
+        parts.insert(0, place.read_manifest(place.manifest_path(folder, whole[-1])))
+    return _unmerged(source, folder, parts)
+
+
+def _unmerged(source: Source, folder: Path, parts: list[Manifest]) -> Opened:
+    if not parts:
+        raise RecordsError("no part of the set is there", where=str(folder), fix="wait for the first part")
+    names = dict.fromkeys(name for p in parts for name in p.facts)
+    facts = {
+        name: np.concatenate([piece for p in parts for piece in fact_pieces(folder, p.rows, p.facts.get(name))])
+        for name in names
+    }
+    return Opened(source, folder, msgspec.structs.replace(joined(parts), generation=parts[-1].generation), facts)

@@ -1,0 +1,177 @@
+"""All shards of a set as one stretch of memory: each mapped at its own place when it is first touched.
+
+One reservation of addresses holds every shard, so that a row is one number, a read over many shards needs no loop over
+them, and no file descriptor stays open (10,000 shards under any limit). Decides where a shard lies in it. Knows no
+rows.
+"""
+
+import ctypes
+import mmap
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.core.errors import IntegrityError
+
+_FIXED = 0x10  # MAP_FIXED, the same on Linux and macOS
+_NORESERVE = 0x4000 if os.uname().sysname == "Linux" else 0x40
+_FAILED = ctypes.c_void_p(-1).value
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+
+def place_shards(sizes: Sequence[int]) -> NDArray[np.int64]:
+    """Give each shard a place: int64 (n + 1,), whole pages; the last number is the size of the whole."""
+    page = mmap.PAGESIZE
+    rounded = (np.asarray(sizes, np.int64) + page - 1) // page * page
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(rounded)])
+
+
+class Region:
+    """The reservation. Arrays taken from it keep it alive.
+
+    Args:
+        places: as `place_shards` gives them.
+
+    Raises:
+        OSError: the system gives no addresses (a limit on virtual memory).
+    """
+
+    def __init__(self, places: NDArray[np.int64]) -> None:
+        self.places = places
+        self.size = max(int(places[-1]), mmap.PAGESIZE)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANON | _NORESERVE
+        address = _libc.mmap(None, self.size, 0, flags, -1, 0)
+        if address in (None, _FAILED):
+            raise OSError(ctypes.get_errno(), f"no room for {self.size} bytes of addresses")
+        self.address = int(address)
+        holder = _Holder(self.address, self.size)
+        # At exit the system unmaps; doing it earlier would pull memory from under arrays that still live.
+        weakref.finalize(holder, _libc.munmap, self.address, self.size).atexit = False
+        self.bytes: NDArray[np.uint8] = np.asarray(holder)
+        self._views: dict[str, NDArray[Any]] = {}
+
+    def view(self, dtype: str) -> NDArray[Any]:
+        """The whole as elements of one type. Only places of mapped shards may be read."""
+        view = self._views.get(dtype)
+        if view is None:
+            width = np.dtype(dtype).itemsize
+            view = self._views[dtype] = self.bytes[: self.size // width * width].view(dtype)
+        return view
+
+    def map(self, number: int, path: Path, size: int) -> None:
+        """Put a shard at its place.
+
+        Raises:
+            IntegrityError: it is not there, or has another size.
+        """
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise IntegrityError(
+                "a shard is missing", where=str(path), fix="restore the file, or write the set again"
+            ) from error
+        try:
+            found = os.fstat(fd).st_size
+            if found != size:
+                raise wrong_size(path, found, size)
+            place = self.address + int(self.places[number])
+            got = _libc.mmap(place, size, mmap.PROT_READ, mmap.MAP_SHARED | _FIXED, fd, 0)
+            if got in (None, _FAILED):
+                raise OSError(ctypes.get_errno(), f"cannot map {path}")
+        finally:
+            os.close(fd)
+
+
+class _Holder:
+    """Owns the addresses; numpy keeps it as the base of every array."""
+
+    def __init__(self, address: int, size: int) -> None:
+        self.__array_interface__ = {"data": (address, True), "shape": (size,), "typestr": "|u1", "version": 3}
+
+
+def wrong_size(path: Path, found: int, size: int) -> IntegrityError:
+    """Say that a file was cut, or is another."""
+    return IntegrityError(
+        f"a shard has {found} bytes, {size} were written",
+        where=f"{path}, offset {min(found, size)}",
+        fix="restore the file, or write the set again",
+    )
+
+
+class FileReads:
+    """The same places, read by ranges instead of mapped: for network and FUSE file systems, and for cut files.
+
+    Args:
+        places: as `place_shards` gives them.
+        path_of: the file of a shard.
+        sizes: bytes of each shard.
+    """
+
+    GAP = 4096  # ranges closer than this are read in one call
+
+    def __init__(self, places: NDArray[np.int64], path_of: Callable[[int], Path], sizes: Sequence[int]) -> None:
+        self.places, self._path_of, self._sizes = places, path_of, sizes
+
+    def ranges(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> bytearray:
+        """Read byte ranges, each inside one shard, and lay them end to end in the order asked.
+
+        Raises:
+            IntegrityError: a file is shorter than it was when it was written.
+        """
+        sizes = ends - starts
+        out = bytearray(int(sizes.sum()))
+        view = memoryview(out)
+        targets = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+        order = np.argsort(starts, kind="stable")
+        shards = np.searchsorted(self.places, starts, "right") - 1
+        at = 0
+        while at < len(order):
+            first = order[at]
+            shard, begin, end = int(shards[first]), int(starts[first]), int(ends[first])
+            group = [first]
+            at += 1
+            while at < len(order):
+                i = order[at]
+                if int(shards[i]) != shard or int(starts[i]) > end + self.GAP:
+                    break
+                group.append(i)
+                end = max(end, int(ends[i]))
+                at += 1
+            data = self.read(shard, begin - int(self.places[shard]), end - begin)
+            for i in group:
+                a, b = int(starts[i]) - begin, int(ends[i]) - begin
+                view[int(targets[i]) : int(targets[i + 1])] = data[a:b]
+        return out
+
+    def read(self, shard: int, offset: int, size: int) -> bytes:
+        """Read one range of one shard."""
+        path = self._path_of(shard)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise IntegrityError(
+                "a shard is missing", where=str(path), fix="restore the file, or write the set again"
+            ) from error
+        try:
+            found = os.fstat(fd).st_size
+            if found != self._sizes[shard]:
+                raise wrong_size(path, found, self._sizes[shard])
+            pieces: list[bytes] = []
+            while size > 0:
+                piece = os.pread(fd, size, offset)
+                if not piece:
+                    raise wrong_size(path, offset, self._sizes[shard])
+                pieces.append(piece)
+                size, offset = size - len(piece), offset + len(piece)
+            return b"".join(pieces)
+        finally:
+            os.close(fd)

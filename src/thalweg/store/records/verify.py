@@ -1,0 +1,74 @@
+"""Whether a set is what was written: names and sizes, or every byte.
+
+Decides what is compared and in which order, and names the first difference with its offset.
+"""
+
+from typing import Literal
+
+import numpy as np
+from xxhash import xxh3_64_intdigest, xxh3_128_hexdigest
+
+from thalweg.core.errors import ConfigError, IntegrityError
+from thalweg.store.records import place
+from thalweg.store.records.blocks import BlockTable, damaged
+from thalweg.store.records.manifest import Shard
+from thalweg.store.records.opened import Opened
+from thalweg.store.records.region import Region, place_shards, wrong_size
+from thalweg.store.records.shard import combined
+
+
+def verify(opened: Opened, level: Literal["quick", "full"]) -> None:
+    """Check a set.
+
+    Raises:
+        IntegrityError: the first file that differs.
+    """
+    if level not in ("quick", "full"):
+        raise ConfigError(f"verify({level!r})", fix='say "quick" or "full"')
+    manifest = opened.manifest
+    for number, shard in enumerate(manifest.shards):
+        path = opened.shard_path(number)
+        if not path.is_file():
+            raise IntegrityError("a shard is missing", where=str(path), fix="restore the file, or write the set again")
+        if path.stat().st_size != shard.size:
+            raise wrong_size(path, path.stat().st_size, shard.size)
+    files = [*manifest.indexes, *(f.file for f in manifest.facts.values() if f.file is not None)]
+    for file in files:
+        path = opened.local(file.name)
+        size = path.stat().st_size if path.is_file() else -1
+        if size != file.size:
+            raise IntegrityError(f"a file has {size} bytes, {file.size} were written", where=str(path))
+    if level == "quick":
+        return
+    if opened.source.path and (opened.folder / place.manifest_path(opened.folder, manifest.generation).name).exists():
+        place.read_manifest(place.manifest_path(opened.folder, manifest.generation))
+    for file in files:
+        if file.size and xxh3_128_hexdigest(opened.mapped(file).data) != file.checksum:
+            raise damaged(opened.local(file.name), 0, file.size)
+    table = BlockTable(manifest, place_shards([s.size for s in manifest.shards]), opened.mapped)
+    blocks = np.searchsorted(table.shard, np.arange(len(manifest.shards) + 1))
+    for number, shard in enumerate(manifest.shards):
+        _verify_shard(opened, table, number, shard, range(int(blocks[number]), int(blocks[number + 1])))
+
+
+def _verify_shard(opened: Opened, table: BlockTable, number: int, shard: Shard, blocks: range) -> None:
+    path = opened.shard_path(number)
+    region = Region(place_shards([shard.size]))
+    region.map(0, path, shard.size)
+    data = region.bytes[: shard.size].data
+    digests: list[int] = []
+    begin = end = 0
+    for k, block in enumerate(blocks):
+        _, first, end, digest = table.entry(block)[:4].tolist()
+        if k == 0:
+            begin = first
+        found = xxh3_64_intdigest(data[first:end])
+        if found != digest % 2**64:
+            raise damaged(path, first, end)
+        digests.append(found)
+    head, tail = xxh3_64_intdigest(data[:begin]), xxh3_64_intdigest(data[end:])
+    if combined([head, *digests, tail]) != shard.checksum:
+        where = "0 to " + str(begin) + f" or {end} to {shard.size}"
+        raise IntegrityError(
+            "bytes are not those that were written", where=f"{path}, offset {where}", fix="restore the file"
+        )

@@ -1,0 +1,145 @@
+"""Bytes that are not those that were written are found and named; a cut file is an error, never a crash."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from records_rows import equal, token_rows
+
+import thalweg as tw
+from thalweg.core.errors import IntegrityError, RecordsError, ThalwegError
+
+
+def write(path, rows, **options):
+    with tw.create_records(path, sync=False, **options) as w:
+        for row in rows:
+            w.write(row)
+    return tw.open_records(path)
+
+
+@pytest.mark.slow
+def test_every_flip_of_a_byte_is_found_by_full_verification(tmp_path):
+    rows = [{"input_ids": np.arange(k, dtype=np.int32), "id": f"d{k}", "n": k if k % 2 else None} for k in range(6)]
+    write(tmp_path / "set", rows)
+    missed = []
+    for file in sorted((tmp_path / "set").iterdir()):
+        good = file.read_bytes()
+        for offset in range(len(good)):
+            bad = bytearray(good)
+            bad[offset] ^= 1 << (offset % 8)
+            file.write_bytes(bad)
+            try:
+                tw.open_records(tmp_path / "set").verify("full")
+            except ThalwegError:
+                continue
+            missed.append((file.name, offset))
+        file.write_bytes(good)
+    assert missed == []
+    tw.open_records(tmp_path / "set").verify("full")
+
+
+def test_verification_on_read_names_file_and_offset(tmp_path):
+    rec = write(tmp_path / "set", token_rows(3000), shard_bytes=100_000)
+    shard = rec._opened.manifest.shards[1]
+    path = tmp_path / "set" / shard.name
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    first = rec._opened.manifest.shards[0].rows
+    for io in ("mmap", "pread"):
+        checked = tw.open_records(tmp_path / "set", verify=True, io=io)
+        assert equal(checked[0], token_rows(1)[0])
+        with pytest.raises(IntegrityError, match=rf"{shard.name}, offset \d+ to \d+"):
+            checked.read(np.arange(first, first + shard.rows))
+    with pytest.raises(IntegrityError, match=rf"{shard.name}, offset"):
+        rec.verify("full")
+    rec.verify("quick")
+
+
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+def test_a_truncated_missing_or_exchanged_shard_is_named(tmp_path, io):
+    rec = write(tmp_path / "set", token_rows(5000), shard_bytes=100_000)
+    names = [s.name for s in rec._opened.manifest.shards]
+    path = tmp_path / "set" / names[1]
+    first = rec._opened.manifest.shards[0].rows
+    good = path.read_bytes()
+    path.write_bytes(good[:-1])
+    with pytest.raises(IntegrityError, match=rf"{len(good) - 1} bytes, {len(good)} were written.*{names[1]}"):
+        tw.open_records(tmp_path / "set", io=io)[first]
+    with pytest.raises(IntegrityError, match=names[1]):
+        rec.verify("quick")
+    path.unlink()
+    with pytest.raises(IntegrityError, match=f"missing.*{names[1]}"):
+        tw.open_records(tmp_path / "set", io=io).read([first])
+    shutil.copy(tmp_path / "set" / names[0], path)
+    with pytest.raises(IntegrityError):
+        tw.open_records(tmp_path / "set", io=io, verify=True).read([first])
+
+
+# K47
+def test_an_index_or_facts_that_were_cut_are_refused(tmp_path):
+    write(tmp_path / "set", token_rows(100))
+    for pattern in ("*.index", "*.length.npy"):
+        path = next((tmp_path / "set").glob(pattern))
+        good = path.read_bytes()
+        path.write_bytes(good[:-1])
+        rec = tw.open_records(tmp_path / "set")
+        with pytest.raises(IntegrityError, match=path.name):
+            rec.read([1], ["input_ids"])
+        path.write_bytes(good)
+
+
+def test_a_file_cut_while_it_is_open_is_an_error_with_pread(tmp_path):
+    write(tmp_path / "set", token_rows(3000))
+    rec = tw.open_records(tmp_path / "set", io="pread")
+    assert equal(rec[5], token_rows(3000)[5])
+    path = next((tmp_path / "set").glob("*.arrow"))
+    os.truncate(path, 5000)
+    with pytest.raises(IntegrityError, match=r"has 5000 bytes"):
+        rec[2999]
+
+
+def test_shards_of_two_sets_mixed_up_are_noticed(tmp_path):
+    rows = token_rows(100)
+    write(tmp_path / "a", rows)
+    write(tmp_path / "b", [rows[1], rows[0], *rows[2:]])
+    a, b = (next((tmp_path / x).glob("*.arrow")) for x in "ab")
+    assert a.stat().st_size == b.stat().st_size
+    shutil.copy(b, a)
+    with pytest.raises(IntegrityError, match="mixed up"):
+        tw.open_records(tmp_path / "a").read([0], ["input_ids"])
+    with pytest.raises(IntegrityError, match="not those that were written"):
+        tw.open_records(tmp_path / "a").verify("full")
+
+
+def test_a_full_disk_is_an_error_and_loses_nothing_committed(tmp_path):
+    write(tmp_path / "set", token_rows(50))
+    program = f"""
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))  # the kernel then refuses to let a file grow
+import numpy as np, thalweg as tw
+try:
+    with tw.create_records({str(tmp_path / "set")!r}, append=True) as w:
+        for i in range(5000):
+            w.write({{"input_ids": np.arange(500, dtype=np.int32)}})
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert "RecordsError" in said
+    assert "cannot write" in said
+    rec = tw.open_records(tmp_path / "set")
+    assert all(map(equal, rec, token_rows(50)))
+    assert len(list((tmp_path / "set").glob("*.arrow"))) == 1
+
+
+def test_an_unknown_level_or_generation_is_refused(tmp_path):
+    rec = write(tmp_path / "set", token_rows(2))
+    with pytest.raises(ValueError, match="quick"):
+        rec.verify("fast")
+    with pytest.raises(RecordsError, match="no such generation"):
+        tw.open_records(tmp_path / "set", generation=7)

@@ -1,0 +1,111 @@
+"""Many writers of one set: declared, whole or missing by name, merged by anyone."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from records_rows import equal, token_rows
+
+import thalweg as tw
+from thalweg.core.errors import RecordsError
+from thalweg.store.records import PartWriter, declare_parts, merge_parts
+
+
+def write_part(path, part, parts, rows, **options):
+    with PartWriter(path, part, parts, sync=False, **options) as w:
+        for row in rows:
+            w.write(row)
+    return w.files
+
+
+WORK = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from records_rows import token_rows
+from thalweg.core.errors import RecordsError
+from thalweg.store.records import PartWriter, merge_parts
+path, part = sys.argv[2], int(sys.argv[3])
+with PartWriter(path, part, 4, sync=False, shard_bytes=10_000) as w:
+    for row in token_rows(200, seed=part):
+        w.write(row)
+try:
+    print(merge_parts(path).fingerprint)
+except RecordsError:
+    print("early")
+"""
+
+
+# E41 K47
+def test_processes_write_parts_and_the_order_is_that_of_the_parts(tmp_path):
+    rows = [r for part in range(4) for r in token_rows(200, seed=part)]
+    command = [sys.executable, "-c", WORK, str(Path(__file__).parent), str(tmp_path / "set")]
+    running = [subprocess.Popen([*command, str(k)], stdout=subprocess.PIPE, text=True) for k in range(4)]
+    said = {p.communicate()[0].strip() for p in running}
+    assert [p.returncode for p in running] == [0] * 4
+    merge_parts(tmp_path / "set")
+    rec = tw.open_records(tmp_path / "set")
+    assert all(map(equal, rec, rows))
+    assert said <= {"early", rec.fingerprint}
+    rec.verify("full")
+
+
+def test_missing_parts_are_named_and_partial_opens_what_is_there(tmp_path):
+    declare_parts(tmp_path / "set", 5)
+    write_part(tmp_path / "set", 1, 5, token_rows(10))
+    write_part(tmp_path / "set", 3, 5, token_rows(10, seed=1))
+    with pytest.raises(RecordsError, match="3 of 5 parts are missing: 0, 2, 4"):
+        tw.open_records(tmp_path / "set")
+    with pytest.raises(RecordsError, match="0, 2, 4"):
+        merge_parts(tmp_path / "set")
+    rec = tw.open_records(tmp_path / "set", partial=True)
+    assert all(map(equal, rec, token_rows(10) + token_rows(10, seed=1)))
+    assert rec.lengths.tolist() == [len(r["input_ids"]) for r in rec]
+
+
+def test_another_number_of_parts_is_refused(tmp_path):
+    assert declare_parts(tmp_path / "set", 3) == 0
+    assert declare_parts(tmp_path / "set", 3) == 0
+    with pytest.raises(RecordsError, match="3 parts are declared, 4 asked for"):
+        declare_parts(tmp_path / "set", 4)
+
+
+# K47
+def test_merging_twice_changes_nothing(tmp_path):
+    for k in range(3):
+        write_part(tmp_path / "set", k, 3, token_rows(20, seed=k))
+    first = merge_parts(tmp_path / "set")
+    before = {p.name: p.read_bytes() for p in (tmp_path / "set").iterdir()}
+    assert merge_parts(tmp_path / "set") == first
+    assert {p.name: p.read_bytes() for p in (tmp_path / "set").iterdir()} == before
+
+
+def test_a_part_written_twice_appears_once(tmp_path):
+    write_part(tmp_path / "set", 0, 1, token_rows(5))
+    assert write_part(tmp_path / "set", 0, 1, token_rows(9)) == []
+    merge_parts(tmp_path / "set")
+    assert len(tw.open_records(tmp_path / "set")) == 5
+
+
+def test_files_put_elsewhere_are_named_and_may_be_moved_in(tmp_path):
+    for k in range(2):
+        names = write_part(tmp_path / "set", k, 2, token_rows(40, seed=k), folder=tmp_path / f"attempt{k}")
+        assert sorted(names) == sorted(p.name for p in (tmp_path / f"attempt{k}").iterdir())
+        assert names[-1] == f"part.0.{k:05d}"
+        for name in names:
+            (tmp_path / f"attempt{k}" / name).rename(tmp_path / "set" / name)
+    merge_parts(tmp_path / "set")
+    assert all(map(equal, tw.open_records(tmp_path / "set"), token_rows(40) + token_rows(40, seed=1)))
+
+
+def test_parts_can_be_appended(tmp_path):
+    with tw.create_records(tmp_path / "set", sync=False) as w:
+        for row in token_rows(7):
+            w.write(row)
+    for k in range(2):
+        write_part(tmp_path / "set", k, 2, token_rows(5, seed=k), append=True)
+    merge_parts(tmp_path / "set")
+    rec = tw.open_records(tmp_path / "set")
+    assert rec.generation == 1
+    assert all(map(equal, rec, token_rows(7) + token_rows(5) + token_rows(5, seed=1)))
+    rec.verify("full")
