@@ -153,7 +153,7 @@ class Collator:
                 )  # fmt: skip
 
     def _by_function(self, documents: Documents, filler: int, info: BatchInfo) -> dict[str, Any]:
-        samples = self._row_samples(documents)
+        samples = self.row_samples(documents)
         n = documents.num_rows
         info.weight = np.append(np.ones(n, np.float32), np.zeros(filler, np.float32))
         if documents.tokens is not None:
@@ -170,7 +170,8 @@ class Collator:
         given: dict[str, Any] = dict(self.stage.collate(samples))
         return given
 
-    def _row_samples(self, documents: Documents) -> list[Sample]:
+    def row_samples(self, documents: Documents) -> list[Sample]:
+        """Give each row as a dict of its arrays, or each sample as it is where nothing is packed."""
         if self.pack is None:
             return self.reader.samples(documents)
         rows = self.arrays(documents, 0, width=None)

@@ -5,8 +5,9 @@ once), and else runs nothing: `feed.loader` runs a feed, `feed.look` looks into 
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, NoReturn
 
 from thalweg.core.errors import ConfigError, nearest
@@ -37,6 +38,22 @@ class Feed:
     def why(self) -> str | None:
         """Name the stage that makes the feed a stream."""
         return rules.kind_of(self.stages)[1]
+
+    @property
+    def num_rows(self) -> int:
+        """Count the rows of the first epoch (packs are planned for it, once, and kept).
+
+        Raises:
+            ConfigError: the feed is a stream.
+        """
+        count: int = import_module("thalweg.feed.look").count_rows(self)
+        return count
+
+    @property
+    def fingerprint(self) -> str:
+        """Identity of data and order: what a state must agree with. Never workers, paths or clocks."""
+        found: str = import_module("thalweg.feed.identity").fingerprint(self)
+        return found
 
     def _then(self, stage: st.Stage) -> "Feed":
         return Feed((*self.stages, stage))
@@ -241,6 +258,27 @@ class Feed:
     ) -> "Feed":
         """Batch samples up to `tokens` padded tokens a rank and micro-batch."""
         return self._then(st.TokenBudget(tokens, window, pad, pad_to_multiple_of, pad_id, collate))
+
+    # ---- look
+
+    def peek(self, n: int = 1, after: str | None = None) -> list[Any]:
+        """Give the first n items, made in this process with no workers; nothing moves.
+
+        Args:
+            n: items.
+            after: a verb: items as that stage gives them; "source" for raw ones. None: the last stage.
+        """
+        items: list[Any] = import_module("thalweg.feed.look").peek(self, n, after)
+        return items
+
+    def at(self, i: int) -> Any:
+        """Give item i of the first epoch, made in this process."""
+        return import_module("thalweg.feed.look").at(self, i)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Walk the first epoch in this process, item by item, without state."""
+        items: Iterator[Any] = import_module("thalweg.feed.look").walk(self)
+        return items
 
     def __len__(self) -> NoReturn:
         """Refuse: a DataLoader would take a feed with a length for a Dataset, and lose its order and state."""
