@@ -1,58 +1,27 @@
 """Conversations become tokens and labels: the model's own template, one rendering, the loss on what is trained.
 
-Wires layouts, template, turns, guard, backend and spans together. Decides which turns are trained and what a
-length limit removes. Knows no file and no batch.
+Wires layouts, drawing, backend and spans together. Decides where tokens stand that no template wrote, and that no
+conversation without a trained token passes. Knows no file and no batch.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.core.errors import ConfigError, nearest
 from thalweg.core.sample import Sample
 from thalweg.encode.backend import Backend, choose, reference
-from thalweg.encode.conversation import Conversation, Message
+from thalweg.encode.conversation import Conversation
+from thalweg.encode.drawing import Drawer, Drawn
 from thalweg.encode.errors import EncodeError, record_id
-from thalweg.encode.guard import Guard, moved, whole
 from thalweg.encode.layouts import Layout, read, recognise
+from thalweg.encode.length import Encoded, cut_answer, shorter
 from thalweg.encode.spans import Spans, by_bytes, by_offsets, by_prefix, labels_of, tidy
-from thalweg.encode.template import Template, TemplateRefusal, unmark
+from thalweg.encode.template import unmark
 from thalweg.encode.tokens import Vocabulary, load_tokenizer, tokenizer_digest
-from thalweg.encode.turns import Turns, find
-
-TRAIN_ON = ("assistant", "last", "all")
-
-
-@dataclass(slots=True)
-class Drawn:
-    """One conversation as the template wrote it: text, character spans in the loss, a weight for each."""
-
-    text: str
-    spans: Spans
-    weights: list[float]
-    pieces: list[tuple[str, int | None]] | None = None  # set where the text of a user holds a special token
-
-
-@dataclass(slots=True)
-class Encoded:
-    """One conversation as tokens.
-
-    Args:
-        ids: int32 (n,).
-        spans: int32 (k, 2), half-open token spans in the loss.
-        weights: float32 (k,) weight of each span, None where all are 1.
-        more: further columns.
-    """
-
-    ids: NDArray[np.int32]
-    spans: NDArray[np.int32]
-    weights: NDArray[np.float32] | None = None
-    more: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 class ChatEncoder:
@@ -70,6 +39,9 @@ class ChatEncoder:
         template_variables: what the template may read further, such as {"date_string": "26 Jul 2024"}.
         split_special_tokens: True (default): what looks like a special token in a message stays text.
         backend: "auto" (fastest that proves equal on the first texts), "tokenizers", "fastokens" or "python".
+
+    Attributes:
+        counts: what the length limit took: "exchanges dropped", "answers cut"; of this process.
 
     Raises:
         ConfigError: no chat template, or one that cannot write user and assistant turns; an unknown word.
@@ -90,55 +62,71 @@ class ChatEncoder:
         split_special_tokens: bool = True,
         backend: str = "auto",
     ) -> None:
-        if train_on not in TRAIN_ON:
-            raise ConfigError(f"unknown train_on {train_on!r}", where="train_on=", fix=nearest(train_on, TRAIN_ON))
+        self._arguments = {k: v for k, v in locals().items() if k not in {"self", "__class__"}}
         self.tokenizer = load_tokenizer(tokenizer_or_path)
-        self.columns, self.train_on, self.max_length = columns, train_on, max_length
-        self.enable_thinking, self.split_special_tokens = enable_thinking, split_special_tokens
+        self.columns, self.max_length = columns, max_length
         self.vocabulary = Vocabulary.of(self.tokenizer)
-        self.template = Template(_source(self.tokenizer, chat_template), self._variables(template_variables))
-        self.guard = Guard(self.vocabulary.special)
-        self.turns = Turns.learn(self.template, self.guard.pattern)
+        self.drawer = Drawer(
+            self.tokenizer,
+            train_on=train_on,
+            enable_thinking=enable_thinking,
+            chat_template=chat_template,
+            variables=template_variables,
+            split_special_tokens=split_special_tokens,
+        )
         self.counts: Counter[str] = Counter()
         self._layouts: dict[tuple[str, ...], Layout] = {}
-        self._name = backend
         self._backend: Backend | None = None if backend == "auto" else choose(self.tokenizer, backend, ())
         self._cuttable: bool | None = None
 
-    def _variables(self, more: Mapping[str, Any] | None) -> dict[str, Any]:
-        named: dict[str, Any] = {
-            k: v for k, v in getattr(self.tokenizer, "special_tokens_map", {}).items() if isinstance(v, str)
-        }
-        if self.enable_thinking is not None:
-            named["enable_thinking"] = self.enable_thinking
-        return {**named, **(more or {})}
-
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the engines behind: each process makes and proves its own."""
-        return {**self.__dict__, "_backend": None, "counts": Counter()}
+        """Travel as the arguments: each process loads its tokenizer and proves its engine."""
+        return {"arguments": self._arguments, "today": self.drawer.template.today}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Build it again, with the date that templates read as it was."""
+        self.__init__(**state["arguments"])  # type: ignore[misc]
+        self.drawer.template.set_today(state["today"])
 
     @property
     def digest(self) -> str:
-        """Name all that decides the samples: settings, template and tokenizer."""
-        settings = (self.columns, self.train_on, self.max_length, self.split_special_tokens, self.template.variables)
-        return f"{tokenizer_digest(self.tokenizer)}:{settings!r}:{self.template.source}"
+        """Name all that decides the samples: settings, template, its date, and tokenizer."""
+        settings = {
+            k: v for k, v in self._arguments.items() if k not in {"tokenizer_or_path", "backend", "chat_template"}
+        }
+        template = self.drawer.template
+        today = template.today.date() if template.reads_today else None
+        return f"{tokenizer_digest(self.tokenizer)}:{settings!r}:{template.source}:{today}"
 
     def __call__(self, record: Mapping[str, Any]) -> Sample:
-        """Encode one record.
+        """Encode one record, or columns of records where each column is a list of values.
 
         Returns:
-            `input_ids` int32 (n,) and `labels` int64 (n,), unshifted; `id` where there was one.
+            `input_ids` int32 (n,) and `labels` int64 (n,), unshifted; `id` where there was one; `loss_weights`
+            float32 (k,) where a message has a weight other than 0 and 1. Of columns: lists.
 
         Raises:
             EncodeError: a record that no rule accepts; it names the record.
         """
+        if _are_columns(record):
+            return self._columns(record)
         encoded = self.encode_batch([record])[0]
         if isinstance(encoded, EncodeError):
             raise encoded
-        return self.sample(encoded, record)
+        return self._sample(encoded, record)
 
-    def sample(self, encoded: Encoded, record: Mapping[str, Any]) -> Sample:
-        """Write an encoded record as a sample of the online feed."""
+    def _columns(self, columns: Mapping[str, Any]) -> Sample:
+        names = list(columns)
+        records = [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        samples: list[Sample] = []
+        for record, encoded in zip(records, self.encode_batch(records), strict=True):
+            if isinstance(encoded, EncodeError):
+                raise encoded
+            samples.append(self._sample(encoded, record))
+        keys = dict.fromkeys(k for s in samples for k in s)
+        return {k: [s.get(k) for s in samples] for k in keys}
+
+    def _sample(self, encoded: Encoded, record: Mapping[str, Any]) -> Sample:
         out: Sample = {"input_ids": encoded.ids, "labels": labels_of(encoded.ids, encoded.spans), **encoded.more}
         if encoded.weights is not None:
             out["loss_weights"] = encoded.weights
@@ -147,19 +135,18 @@ class ChatEncoder:
         return out
 
     def encode_batch(self, records: Sequence[Mapping[str, Any]]) -> "list[Encoded | EncodeError]":
-        """Encode records together: each gives its sample or the reason why it has none."""
+        """Encode records together: each gives its tokens or the reason why it has none."""
         drawn: list[Drawn | EncodeError] = []
         kept: list[Conversation | None] = []
         for record in records:
             try:
                 conversation = read(record, self._layout(record))
-                drawn.append(self._draw(conversation))
+                drawn.append(self.drawer.draw(conversation))
                 kept.append(conversation)
             except EncodeError as error:
                 drawn.append(error.named(record_id(record)))
                 kept.append(None)
-        good = [d for d in drawn if isinstance(d, Drawn)]
-        encoded = iter(self._tokens(good))
+        encoded = iter(self._tokens([d for d in drawn if isinstance(d, Drawn)]))
         out: list[Encoded | EncodeError] = []
         for record, source, d in zip(records, kept, drawn, strict=True):
             result = d if isinstance(d, EncodeError) else next(encoded)
@@ -174,69 +161,12 @@ class ChatEncoder:
             self._layouts[key] = recognise(record, self.columns)
         return self._layouts[key]
 
-    def _draw(self, conversation: Conversation) -> Drawn:
-        """Render a conversation and find what is trained in it."""
-        messages = [self._without_thought(m) for m in conversation.messages]
-        written, tools = [m.for_template(parts=self.turns.parts) for m in messages], conversation.tools
-        dangerous = self.split_special_tokens and self.guard.is_dangerous([written, tools or []])
-        if dangerous:
-            written, tools = self.guard.cut(written), self.guard.cut(tools)
-        marked, written = self._render(written, tools)
-        text, spans = unmark(marked)
-        if not self.template.marked:
-            spans = find(self.template, self.turns, written, tools, text)
-        spans, weights = self._chosen(text, spans, messages)
-        if not dangerous:
-            return Drawn(text, spans, weights)
-        return Drawn(whole(text), moved(text, spans), weights, self.guard.pieces(text))
-
-    def _render(self, written: list[dict[str, Any]], tools: Any) -> tuple[str, list[dict[str, Any]]]:
-        """Render; where the template refuses the order of roles, once more with neighbours of one role joined."""
-        try:
-            return self.template.render(written, tools), written
-        except TemplateRefusal as error:
-            joined = _joined(written)
-            if len(joined) < len(written):
-                try:
-                    return self.template.render(joined, tools), joined
-                except TemplateRefusal:
-                    pass
-            raise EncodeError(f"the chat template refuses it: {error}", reason="refused by the template") from None
-
-    def _without_thought(self, message: Message) -> Message:
-        if self.enable_thinking is not False or message.role != "assistant":
-            return message
-        content = message.content
-        if isinstance(content, str) and "</think>" in content:
-            content = content.rpartition("</think>")[2].lstrip("\n")
-        return Message(message.role, content, None, message.tool_calls, message.weight, message.more)
-
-    def _chosen(self, text: str, spans: Spans, messages: list[Message]) -> tuple[Spans, list[float]]:
-        """Keep the spans that are trained, with their weights."""
-        if self.train_on == "all":
-            return [(0, len(text))], [1.0]
-        if self.enable_thinking is False and self.turns.thought:
-            n = len(self.turns.thought)
-            spans = [(a + n, b) if text.startswith(self.turns.thought, a) else (a, b) for a, b in spans]
-        answers = [m for m in messages if m.role == "assistant"]
-        weights = [1.0 if m.weight is None else m.weight for m in answers]
-        if len(spans) != len(answers):
-            if self.train_on == "last" or any(w != 1 for w in weights):
-                raise EncodeError(
-                    f"{len(answers)} answers and {len(spans)} marked blocks: none can be left out",
-                    reason="marked blocks are not turns",
-                )
-            weights = [1.0] * len(spans)
-        if self.train_on == "last":
-            return spans[-1:], weights[-1:]
-        return [s for s, w in zip(spans, weights, strict=True) if w > 0], [w for w in weights if w > 0]
-
     def _tokens(self, drawn: list[Drawn]) -> "list[Encoded | EncodeError]":
         """Encode renderings together and turn their spans into token spans."""
         if not drawn:
             return []
         if self._backend is None:
-            self._backend = choose(self.tokenizer, self._name, [d.text[:4096] for d in drawn[:32]])
+            self._backend = choose(self.tokenizer, "auto", [d.text[:4096] for d in drawn[:32]])
         plain = [d for d in drawn if d.pieces is None]
         out: dict[int, Encoded | EncodeError] = {}
         try:
@@ -249,11 +179,12 @@ class ChatEncoder:
         spans: Sequence[Spans | None] = [None] * len(plain)
         if widths is not None and plain:
             spans = by_bytes((ids, offsets), [d.text for d in plain], [d.spans for d in plain], widths)
-        for i, d in enumerate(plain):
-            out[id(d)] = self._finish(d, ids[offsets[i] : offsets[i + 1]], spans[i])
+        bounds = offsets.tolist()
+        for d, found, a, b in zip(plain, spans, bounds, bounds[1:], strict=False):
+            out[id(d)] = self._finish(d, ids[a:b], found)
         for d in drawn:
             if d.pieces is not None:
-                out[id(d)] = self._pieced(d)
+                out[id(d)] = self._pieced(d, d.pieces)
         return [out[id(d)] for d in drawn]
 
     def _finish(self, drawn: Drawn, ids: NDArray[np.int32], spans: Spans | None) -> "Encoded | EncodeError":
@@ -268,17 +199,14 @@ class ChatEncoder:
             return error
         return self._closed(ids, spans, drawn.weights)
 
-    def _pieced(self, drawn: Drawn) -> "Encoded | EncodeError":
+    def _pieced(self, drawn: Drawn, pieces: list[tuple[str, int | None]]) -> "Encoded | EncodeError":
         """Encode a rendering that was cut at its special tokens, its texts with special tokens unread."""
         assert self._backend is not None
-        assert drawn.pieces is not None
         if self._cuttable is None:
-            probe, _ = unmark(
-                self.template.render([{"role": "user", "content": " a b\n"}, {"role": "assistant", "content": "c"}])
-            )
-            self._cuttable = np.array_equal(
-                self._cut_ids(self.guard.pieces(probe)), self._backend.encode([probe], special=True)[0]
-            )
+            words = [{"role": "user", "content": " a b\n"}, {"role": "assistant", "content": "c"}]
+            probe, _ = unmark(self.drawer.template.render(words))
+            alone = self._cut_ids(self.drawer.guard.pieces(probe))
+            self._cuttable = np.array_equal(alone, self._backend.encode([probe], special=True)[0])
         widths = self.vocabulary.widths
         if widths is None or not self._cuttable:
             return EncodeError(
@@ -286,7 +214,7 @@ class ChatEncoder:
                 reason="special token in the text",
                 fix="take it out, or split_special_tokens=False",
             )
-        ids = self._cut_ids(drawn.pieces)
+        ids = self._cut_ids(pieces)
         one = (ids, np.array([0, len(ids)]))
         return self._finish(drawn, ids, by_bytes(one, [drawn.text], [drawn.spans], widths)[0])
 
@@ -304,12 +232,12 @@ class ChatEncoder:
             ids = np.concatenate([np.array(v.prefix, np.int32), ids])
             spans = [(a + n, b + n) for a, b in spans]
         first = int(bool(len(ids)) and v.bos_id is not None and int(ids[0]) == v.bos_id)
-        if any(w != 1 for w in weights):
+        if all(w == 1 for w in weights):
+            encoded = Encoded(ids, tidy(spans, len(ids), first))
+        else:
             kept = [(max(a, first), b, w) for (a, b), w in zip(spans, weights, strict=True) if b > max(a, first)]
             table = np.array([(a, b) for a, b, _ in kept], np.int32).reshape(-1, 2)
             encoded = Encoded(ids, table, np.array([w for *_, w in kept], np.float32))
-        else:
-            encoded = Encoded(ids, tidy(spans, len(ids), first))
         if not len(encoded.spans):
             return EncodeError("no token of it would be trained", reason="no trained token")
         return encoded
@@ -317,73 +245,28 @@ class ChatEncoder:
     def _fit(self, encoded: Encoded, conversation: Conversation) -> "Encoded | EncodeError":
         """Bring a conversation under the limit: oldest exchanges go whole, then the last answer is cut."""
         limit = self.max_length
-        if limit is None or len(encoded.ids) <= limit:
+        if limit is None:
             return encoded
-        head, exchanges = _exchanges(conversation.messages)
-        while len(exchanges) > 1 and len(encoded.ids) > limit:
-            exchanges = exchanges[1:]
+        while len(encoded.ids) > limit:
+            rest = shorter(conversation)
+            if rest is None:
+                self.counts["answers cut"] += 1
+                return cut_answer(encoded, limit)
             self.counts["exchanges dropped"] += 1
-            shorter = Conversation(head + [m for e in exchanges for m in e], conversation.tools)
+            conversation = rest
             try:
-                result = self._tokens([self._draw(shorter)])[0]
+                result = self._tokens([self.drawer.draw(conversation)])[0]
             except EncodeError as error:
                 return error
             if isinstance(result, EncodeError):
                 return result
             encoded = result
-        if len(encoded.ids) <= limit:
-            return encoded
-        self.counts["answers cut"] += 1
-        keep = encoded.spans[:, 0] < limit
-        if not keep.any():
-            return EncodeError(
-                f"{len(encoded.ids)} tokens, and the first {limit} hold nothing to train", reason="no trained token"
-            )
-        spans = np.minimum(encoded.spans[keep], limit).astype(np.int32)
-        weights = None if encoded.weights is None else encoded.weights[keep]
-        return Encoded(encoded.ids[:limit], spans, weights, encoded.more)
+        return encoded
 
 
-def _exchanges(messages: list[Message]) -> tuple[list[Message], list[list[Message]]]:
-    """Split into leading system messages and exchanges, each from a user's turn to before the next."""
-    start = next((i for i, m in enumerate(messages) if m.role not in {"system", "developer"}), len(messages))
-    exchanges: list[list[Message]] = []
-    for i, message in enumerate(messages[start:]):
-        opens = message.role == "user" and (i == 0 or messages[start + i - 1].role != "user")
-        if opens or not exchanges:
-            exchanges.append([])
-        exchanges[-1].append(message)
-    return messages[:start], exchanges
-
-
-def _joined(written: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Join neighbours of one role, and a system turn with the user's after it, where their contents are text."""
-    out: list[dict[str, Any]] = []
-    for message in written:
-        text = message.get("content")
-        before = out[-1] if out else None
-        same = before is not None and message["role"] == before["role"] in {"user", "assistant", "system"}
-        calls = before is not None and (message.get("tool_calls") or before.get("tool_calls"))
-        if same and not calls and before is not None and isinstance(text, str) and isinstance(before["content"], str):
-            out[-1] = {**before, "content": f"{before['content']}\n\n{text}"}
-        else:
-            out.append(message)
-    return out
-
-
-def _source(tokenizer: Any, given: str | None) -> str:
-    """Find the template's text."""
-    if given is not None and "{" not in given:
-        try:
-            with open(given, encoding="utf-8") as file:  # noqa: PTH123 - a path or text, as the user typed it
-                return file.read()
-        except OSError as error:
-            raise ConfigError(f"no chat template at {given!r}", where="chat_template=", fix=str(error)) from error
-    source = given or getattr(tokenizer, "chat_template", None)
-    if isinstance(source, dict):
-        source = source.get("default")
-    if not source:
-        raise ConfigError(
-            "the tokenizer has no chat template", where="ChatEncoder", fix="chat_template= the model's .jinja file"
-        )
-    return str(source)
+def _are_columns(record: Mapping[str, Any]) -> bool:
+    """Tell columns of records from one record: every value a list, and what would be messages holds no message."""
+    if not record or not all(isinstance(v, list) for v in record.values()):
+        return False
+    sizes = {len(v) for v in record.values()}
+    return len(sizes) == 1 and not any(v and isinstance(v[0], Mapping) for v in record.values())

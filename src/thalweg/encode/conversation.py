@@ -37,13 +37,17 @@ class Message:
             return self.content
         return "".join(p["text"] for p in self.content if p["type"] == "text")
 
+    def media(self) -> list[Part]:
+        """Give its media parts in order."""
+        return [] if isinstance(self.content, str) else [p for p in self.content if p["type"] != "text"]
+
     def for_template(self, *, parts: bool) -> dict[str, Any]:
         """Write it as templates read it: text as a string, or as typed parts where there is media or `parts`."""
         content: str | list[Part] = self.content
         if not isinstance(content, str) and not parts and all(p["type"] == "text" for p in content):
             content = self.text()
         elif isinstance(content, str) and parts:
-            content = [{"type": "text", "text": content}] if content else []
+            content = [{"type": "text", "text": content}]
         written: dict[str, Any] = {"role": self.role, "content": content, **self.more}
         if self.thought is not None:
             written["reasoning_content"] = written["thinking"] = self.thought

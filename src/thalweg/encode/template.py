@@ -43,6 +43,15 @@ class Template:
         self._compiled: Any = None
         self.compiled()
 
+    @property
+    def reads_today(self) -> bool:
+        """Say whether the template reads the date."""
+        return "strftime_now" in self.source
+
+    def set_today(self, today: datetime) -> None:
+        """Fix the date that the template reads."""
+        self.today, self._compiled = today, None
+
     def __getstate__(self) -> dict[str, Any]:
         """Leave the compiled form behind."""
         return {**self.__dict__, "_compiled": None}

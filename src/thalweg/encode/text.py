@@ -46,11 +46,10 @@ class TextEncoder:
         split_special_tokens: bool = True,
         backend: str = "auto",
     ) -> None:
+        self._arguments = {k: v for k, v in locals().items() if k not in {"self", "__class__"}}
         self.text, self.max_length, self.split_special_tokens = text, max_length, split_special_tokens
         self.tokenizer = load_tokenizer(tokenizer_or_path)
         self.vocabulary = Vocabulary.of(self.tokenizer)
-        self._settings = {"text": text, "add_bos": add_bos, "add_eos": add_eos, "max_length": max_length}
-        self._settings["split_special_tokens"] = split_special_tokens
         self.before, self.after = self._ends(add_bos, add_eos)
         self._name = backend
         self._backend: Backend | None = None if backend == "auto" else choose(self.tokenizer, backend, ())
@@ -80,15 +79,18 @@ class TextEncoder:
         return before, after
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the engine behind: each process makes and proves its own."""
-        state = self.__dict__.copy()
-        state["_backend"] = None
-        return state
+        """Travel as the arguments: each process loads its tokenizer and proves its engine."""
+        return self._arguments
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Build it again."""
+        self.__init__(**state)  # type: ignore[misc]
 
     @property
     def digest(self) -> str:
         """Name all that decides the ids: settings and tokenizer."""
-        return f"{tokenizer_digest(self.tokenizer)}:{sorted(self._settings.items())}"
+        settings = {k: v for k, v in self._arguments.items() if k not in {"tokenizer_or_path", "backend"}}
+        return f"{tokenizer_digest(self.tokenizer)}:{settings!r}"
 
     def encode_batch(self, texts: Sequence[str]) -> Ragged:
         """Encode texts, ends added, cut to `max_length`.

@@ -1,23 +1,50 @@
-"""Where the assistant's words are in a rendering: character spans, one for each assistant message.
+"""How a chat template writes turns, learned once from short conversations that it is asked to render.
 
-Decides it in this order. A template with `{% generation %}` says so itself. Else the header that opens an assistant
-turn and the token that ends it are learned once from a short conversation; where the header holds a special token,
-which no text of a user can forge, all its places are the turns. Else the renderings of the growing conversation must
-continue one another. Else words are wrapped in marks and the marked rendering must be the plain one. Else the
-template is refused. Knows no tokens: borders are characters.
+Decides the header that opens an assistant turn, the tokens that end it, what a prompt already holds of the answer,
+and in which form the template takes content, tools and tool calls. Knows no tokens and no real conversation.
 """
 
+import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, TypeAlias
 
 from thalweg.core.errors import ConfigError
-from thalweg.encode.errors import EncodeError
-from thalweg.encode.template import CLOSE, OPEN, Template, TemplateRefusal, unmark
+from thalweg.encode.template import Template, TemplateRefusal, unmark
 
-Span: TypeAlias = tuple[int, int]
 Message: TypeAlias = dict[str, Any]
 _WORDS = ("Kestrel", "Marigold", "Obsidian", "Thimble")  # words no template has a use for
+_TOOL, _VALUE = "find_heron", "Quagmire"
+_TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": _TOOL,
+            "description": "Finds.",
+            "parameters": {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"]},
+        },
+    }
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """How tool calls must be given to a template.
+
+    Args:
+        content: what stands as content beside calls alone: "" | None, or "absent" for no key at all.
+        as_text: True where the arguments must be JSON text, not an object.
+        written: False where the template writes no calls: they would vanish.
+        listed: False where the template writes no tools.
+        turns: True where header and end tokens hold in a conversation with tool results, too.
+    """
+
+    content: str | None = ""
+    as_text: bool = False
+    written: bool = False
+    listed: bool = False
+    turns: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,22 +52,28 @@ class Turns:
     """What was learned of a template.
 
     Args:
-        header: text that opens an assistant turn, "" where it holds no special token.
-        end: special token that ends an assistant turn, "" where there is none.
-        border: special token that opens the turn after it, where there is no end token.
+        header: text that opens an assistant turn, thoughts left out; "" where it holds no special token.
+        prompt: what the template adds to ask for an answer; what an answer begins with of it is not trained.
+        ends: special tokens that may end an assistant turn; without any, the next special token borders it.
         thought: an empty thought that `enable_thinking=False` puts into the prompt, "" where there is none.
         parts: True where the template wants content as typed parts, even for text alone.
+        calls: what it does with tools.
     """
 
     header: str
-    end: str
-    border: str
+    prompt: str
+    ends: tuple[str, ...]
     thought: str
     parts: bool
+    calls: Calls = Calls()
 
     @classmethod
     def learn(cls, template: Template, special: re.Pattern[str]) -> "Turns":
         """Ask a template how it writes a conversation of four short turns.
+
+        Args:
+            template: the template.
+            special: a search for the tokenizer's special tokens.
 
         Raises:
             ConfigError: it cannot write user and assistant turns at all, or loses their words.
@@ -52,21 +85,24 @@ class Turns:
         after = [text[at[1] + len(_WORDS[1]) : at[2]], text[at[3] + len(_WORDS[3]) :]]
         prompt = _prompt(template, messages[:1])
         header = _header(prompt, between, special)
-        ends = [m.group() if (m := special.search(a)) else "" for a in after]
         quiet = _prompt(template, messages[:1], enable_thinking=False)
-        thought = (
-            quiet[len(header) :] if header and quiet.startswith(header) and "think" in quiet[len(header) :] else ""
-        )
-        same = ends[0] == ends[1]
-        return cls(header, ends[1] if same else "", "" if same else ends[0], thought, parts)
+        added = quiet[len(header) :] if header and quiet.startswith(header) else ""
+        learned = cls(header, prompt, _ends(between[0], after, special), added if "think" in added else "", parts)
+        return replace(learned, calls=_calls(template, learned, special))
+
+    def after_prompt(self, text: str, at: int) -> int:
+        """Step over what the prompt holds beyond the header, such as an opened thought."""
+        held = self.prompt[len(self.header) :] if self.prompt.startswith(self.header) else ""
+        return at + next((len(h) for h in (held, held.rstrip()) if h and text.startswith(h, at)), 0)
+
+
+def _content(word: str, *, parts: bool) -> Any:
+    return [{"type": "text", "text": word}] if parts else word
 
 
 def _probe(*, parts: bool) -> list[Message]:
     roles = ("user", "assistant", "user", "assistant")
-    return [
-        {"role": role, "content": [{"type": "text", "text": word}] if parts else word}
-        for role, word in zip(roles, _WORDS, strict=True)
-    ]
+    return [{"role": r, "content": _content(w, parts=parts)} for r, w in zip(roles, _WORDS, strict=True)]
 
 
 def _first_that_shows(template: Template) -> tuple[bool, str]:
@@ -98,11 +134,11 @@ def _prompt(template: Template, messages: list[Message], **more: Any) -> str:
 
 
 def _header(prompt: str, between: list[str], special: re.Pattern[str]) -> str:
-    for size in range(len(prompt), 0, -1):
-        if all(prompt[:size] in b for b in between):
-            return prompt[:size] if special.search(prompt[:size]) else ""
+    """Find the longest beginning of the prompt that stands before both answers, up to a thought."""
     if prompt:
-        return ""
+        size = next((n for n in range(len(prompt), 0, -1) if all(prompt[:n] in b for b in between)), 0)
+        header = re.split(r"<think|<\|think", prompt[:size])[0]
+        return header if special.search(header) else ""
     common = between[0]
     while common and not between[1].endswith(common):
         common = common[1:]
@@ -110,102 +146,90 @@ def _header(prompt: str, between: list[str], special: re.Pattern[str]) -> str:
     return common[places[-1] :].rstrip(" ") if places else ""
 
 
-def find(
-    template: Template, turns: Turns, messages: list[Message], tools: Any, rendered: str, **more: Any
-) -> list[Span]:
-    """Find the span of each assistant message, from after its header to after its end token.
-
-    Args:
-        template: the template that wrote it.
-        turns: what `Turns.learn` learned of it.
-        messages: the conversation in the template's form.
-        tools: as given to the template.
-        rendered: the rendering, unmarked.
-        more: variables given to the template.
-
-    Returns:
-        Half-open character spans, one for each assistant message, in order.
-
-    Raises:
-        EncodeError: the template does not let the assistant's words be told from the rest.
-    """
-    wanted = sum(m["role"] == "assistant" for m in messages)
-    spans = _by_header(turns, rendered) if turns.header else []
-    if len(spans) != wanted:
-        spans = _by_growth(template, turns, messages, tools, rendered, **more)
-    if len(spans) != wanted:
-        spans = _by_marks(template, turns, messages, tools, rendered, **more)
-    if len(spans) != wanted:
-        raise EncodeError(
-            "the chat template does not show which words are the assistant's in this conversation",
-            reason="assistant turns not found",
-            fix="use a template with {% generation %} marks (chat_template=...)",
-        )
-    return spans
+def _ends(between: str, after: list[str], special: re.Pattern[str]) -> tuple[str, ...]:
+    """Tell end tokens from the opener of the next turn: an opener stands after a middle answer only."""
+    middle, last = [m.group() if (m := special.search(a)) else "" for a in after]
+    if middle == last:
+        run = _run(after[0][: common_length(*after)], special)
+        return (run or last,) if last else ()
+    ends = {last} if last else set[str]()
+    opener = special.search(between)
+    if middle and opener and opener.group() == middle:  # it ends the user's turn as well
+        ends.add(middle)
+    return tuple(sorted(ends))
 
 
-def _by_header(turns: Turns, text: str) -> list[Span]:
-    spans: list[Span] = []
-    at = text.find(turns.header)
-    while at >= 0:
-        start = at + len(turns.header)
-        stop = text.find(turns.end or turns.border, start) if turns.end or turns.border else -1
-        stop = len(text) if stop < 0 else stop + len(turns.end)
-        spans.append((start, stop))
-        at = text.find(turns.header, start)
-    return spans
+def _run(text: str, special: re.Pattern[str]) -> str:
+    """Give the special tokens that stand first in a text, one directly after the other."""
+    first = special.search(text)
+    if first is None:
+        return ""
+    stop = first.end()
+    while (more := special.match(text, stop)) and more.group():
+        stop = more.end()
+    return text[first.start() : stop]
 
 
-def _by_growth(
-    template: Template, turns: Turns, messages: list[Message], tools: Any, rendered: str, **more: Any
-) -> list[Span]:
-    """Render the conversation up to each assistant turn; each rendering must be a beginning of the next."""
-    spans: list[Span] = []
-    for i, message in enumerate(messages):
-        if message["role"] != "assistant":
-            continue
-        try:
-            asked, _ = unmark(template.render(messages[:i], tools, prompt=True, **more)) if i else ("", [])
-            bare, _ = unmark(template.render(messages[:i], tools, **more)) if i else ("", [])
-            told, _ = unmark(template.render(messages[: i + 1], tools, **more))
-        except TemplateRefusal:
-            return []
-        if not rendered.startswith(bare) or not rendered.startswith(told) or not told.startswith(bare):
-            return []
-        start = _common(asked, told)
-        stop = told.rfind(turns.end, start) + len(turns.end) if turns.end and turns.end in told[start:] else len(told)
-        if start < len(bare) or told[stop:].strip():
-            return []
-        spans.append((start, stop))
-    return spans
-
-
-def _common(a: str, b: str) -> int:
+def common_length(a: str, b: str) -> int:
+    """Count the characters that two texts begin with together."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
-def _by_marks(
-    template: Template, turns: Turns, messages: list[Message], tools: Any, rendered: str, **more: Any
-) -> list[Span]:
-    """Wrap the words of each assistant turn in marks; without the marks the rendering must be the plain one."""
-    wrapped: list[Message] = []
-    for message in messages:
-        content = message.get("content")
-        if message["role"] == "assistant":
-            core = content.strip() if isinstance(content, str) else ""
-            if not core or message.get("tool_calls"):
-                return []
-            message = {**message, "content": str(content).replace(core, f"{OPEN}{core}{CLOSE}", 1)}  # noqa: PLW2901
-        wrapped.append(message)
-    try:
-        plain, spans = unmark(template.render(wrapped, tools, **more))
-    except TemplateRefusal:
+def _calls(template: Template, turns: Turns, special: re.Pattern[str]) -> Calls:
+    """Find the form in which the template writes a tool call and its result."""
+    listed = False
+    for as_text, content in product((False, True), ("", None, "absent")):
+        messages = _tool_probe(turns, as_text=as_text, content=content)
+        try:
+            text, _ = unmark(template.render(messages, _TOOLS))
+            bare, _ = unmark(template.render(messages))
+        except TemplateRefusal:
+            continue
+        listed = text != bare
+        at = [text.find(_WORDS[0]), text.find(_TOOL, text.find(_WORDS[0]))]
+        at += [text.find(_VALUE, at[1]), text.find(_WORDS[2]), text.find(_WORDS[3])]
+        if -1 in at or at != sorted(at):
+            continue
+        spans = header_spans(turns, text, special)
+        told = (
+            len(spans) == 2 and spans[0][0] <= at[1] < at[2] < spans[0][1] <= at[3] < spans[1][0] <= at[4] < spans[1][1]
+        )
+        return Calls(content, as_text, written=True, listed=listed, turns=told)
+    return Calls(listed=listed)
+
+
+def _tool_probe(turns: Turns, *, as_text: bool, content: str | None) -> list[Message]:
+    arguments: Any = {"place": _VALUE}
+    call = {"name": _TOOL, "arguments": json.dumps(arguments) if as_text else arguments}
+    asks: Message = {
+        "role": "assistant",
+        "content": content,
+        "tool_calls": [{"id": "abcdefgh1", "type": "function", "function": call}],
+    }
+    if content == "absent":
+        del asks["content"]
+    said = {i: _content(_WORDS[i], parts=turns.parts) for i in (0, 2, 3)}
+    result = {"role": "tool", "name": _TOOL, "tool_call_id": "abcdefgh1", "content": said[2]}
+    return [{"role": "user", "content": said[0]}, asks, result, {"role": "assistant", "content": said[3]}]
+
+
+def header_spans(turns: Turns, text: str, special: re.Pattern[str]) -> list[tuple[int, int]]:
+    """Find each assistant turn of a rendering by its header and end token.
+
+    Returns:
+        Half-open character spans, from after what the prompt would hold to after the end token; [] without a header.
+    """
+    if not turns.header:
         return []
-    if plain != rendered or len(spans) != sum(m["role"] == "assistant" for m in messages):
-        return []
-    out: list[Span] = []
-    for start, stop in spans:
-        bare = rendered[stop:].lstrip(" ")
-        closed = len(rendered) - len(bare) + len(turns.end)
-        out.append((start, closed if turns.end and bare.startswith(turns.end) else stop))
-    return out
+    starts = [m.start() for m in re.finditer(re.escape(turns.header), text)]
+    spans: list[tuple[int, int]] = []
+    for at, limit in zip(starts, [*starts[1:], len(text)], strict=True):
+        start = turns.after_prompt(text, at + len(turns.header))
+        if turns.ends:
+            found = [(p, p + len(end)) for end in turns.ends if (p := text.find(end, start)) >= 0]
+            stop = min(found)[1] if found else limit
+        else:
+            border = special.search(text, start)
+            stop = border.start() if border else limit
+        spans.append((start, min(stop, limit)))
+    return spans
