@@ -53,12 +53,13 @@ def facts(executor: Any, plan: Any) -> dict[str, Any]:
         "to_run": len(missing),
         "refused": refused or [],
         "warnings": plan.warnings,
+        "unprotected": plan.unprotected,
     }
 
 
 def text(run: dict[str, Any]) -> str:
     """Write these facts for people."""
-    from thalweg.steps.sizes import show_bytes  # noqa: PLC0415
+    from thalweg.run.show import show_bytes  # noqa: PLC0415
 
     workers = run["workers"]
     lines = [f"{run['executor']}: {run['tasks']} tasks" + (f", {workers} workers" if workers not in {None, -1} else "")]
@@ -68,7 +69,7 @@ def text(run: dict[str, Any]) -> str:
     lines += [f"  output   {path}" for path in run["outputs"]]
     lines.append(f"  largest  {show_bytes(run['largest_task_bytes'])} for one task")
     lines.append(f"  run      {run['to_run']:,} tasks; {run['complete']:,} are complete and would be skipped")
-    lines += [f"  note     {warning}" for warning in run["warnings"]]
+    lines += [f"  note     {note}" for note in run["warnings"] + run["unprotected"]]
     if run["refused"]:
         lines.append(f"  REFUSED  {run['logging_dir']} belongs to another run:")
         lines += [f"           {difference}" for difference in run["refused"][:20]]

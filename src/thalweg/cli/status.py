@@ -37,8 +37,7 @@ def command(logging_dirs: tuple[Path, ...], follow: bool, every: float, as_json:
 
 
 def _line(state: Any, seconds: float, fresh: int) -> str:
-    from thalweg.run.progress import show_seconds  # noqa: PLC0415
-    from thalweg.steps.sizes import show_bytes  # noqa: PLC0415
+    from thalweg.run.show import show_bytes, show_seconds  # noqa: PLC0415
 
     text = f"{state.path}: {state.complete}/{state.tasks} ranks, {state.documents:,} documents"
     if state.size:

@@ -107,6 +107,8 @@ def _books(name: str, step: Any, taken: int, out: int) -> StepStats:
         kept.taken, kept.out = taken, out
         return books
     reasons = {k.removeprefix("dropped_"): int(m.total) for k, m in books.stats.items() if k.startswith("dropped_")}
+    if "dropped" in books.stats and (bare := int(books.stats["dropped"].total) - sum(reasons.values())) > 0:
+        reasons["filtered"] = bare  # it dropped them on purpose, without a reason
     books.tally = Tally(taken, 0, out)
     books.tally.dropped.update(reasons)
     _complete(books.tally)

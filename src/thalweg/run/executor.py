@@ -18,6 +18,7 @@ import msgspec
 
 from thalweg.core.errors import ConfigError, RunError
 from thalweg.core.stats import PipelineStats, merge
+from thalweg.run.copies import Copies, copies_of
 from thalweg.run.plan import Plan, open_run, plan
 from thalweg.run.task import Task
 from thalweg.store.claim import fsync_dir
@@ -121,8 +122,15 @@ class PipelineExecutor(ABC):
             return PipelineStats()
         for warning in planned.warnings:
             log.warning(warning)
+        for place, step in enumerate(self.pipeline):
+            if hasattr(step, "inherit"):
+                step.inherit(self.pipeline[:place])
         pickled = self.pickle_pipeline()
         ledger = open_run(self.logging_dir, planned, skip_completed=self.skip_completed, adopt=self.adopt)
+        if ledger.generation and not ledger.committed():
+            for place, step in enumerate(self.pipeline):
+                if hasattr(step, "restart_outputs"):
+                    step.restart_outputs(self.logging_dir / f"old/g{ledger.generation - 1}/outputs/{place}")
         environment = tuple(self.environment.items())
         task = Task(pickled, ledger, self.tasks, environment, self.randomize_start_duration)
         return self.launch(task, planned)
@@ -141,14 +149,14 @@ class PipelineExecutor(ABC):
                 raise
             log.warning("a dependency failed; going on, as asked", exc_info=True)
 
-    def pickle_pipeline(self) -> bytes:
+    def pickle_pipeline(self) -> Copies:
         """Pickle the steps.
 
         Raises:
             ConfigError: a step does not pickle; it is named.
         """
         try:
-            return bytes(cloudpickle.dumps(self.pipeline))
+            return copies_of(self.pipeline)
         except Exception:
             for place, step in enumerate(self.pipeline):
                 try:

@@ -63,7 +63,10 @@ def _object(value: Any, depth: int) -> Any:
         return config | {"digest": value.digest}
     arguments = getattr(value, "arguments", None)
     held = arguments if isinstance(arguments, dict) else getattr(value, "__dict__", {})
-    config |= {k: describe(v, depth + 1) for k, v in held.items() if k not in _SKIP and not k.startswith("_")}
+    for name, given in held.items():
+        if name not in _SKIP and not name.startswith("_"):
+            kept = getattr(value, name, None)
+            config[name] = describe(kept if isinstance(kept, Folder) else given, depth + 1)  # folders: absolute
     if _is_users(type(value)):
         config["code"] = code_digest(type(value))
     return config

@@ -33,6 +33,7 @@ class Plan:
         bytes_of_rank: bytes that each rank will read.
         outputs: final output folders.
         warnings: what should be known before launch.
+        unprotected: steps whose writes, if they make any, appear before their rank is complete.
     """
 
     tasks: int
@@ -41,6 +42,7 @@ class Plan:
     bytes_of_rank: list[int]
     outputs: list[str]
     warnings: list[str]
+    unprotected: list[str]
 
     @property
     def idle(self) -> int:
@@ -70,7 +72,7 @@ def plan(pipeline: list[Any], tasks: int) -> Plan:
             units[name] = [Unit(f.path, size=f.size) for f in files]
     shares = [sum(u.size for us in units.values() for u in deal(us, r, tasks)) for r in range(tasks)]
     manifest = {"tasks": tasks, "inputs": inputs, "steps": describe_pipeline(pipeline)}
-    found = Plan(tasks, manifest, units, shares, final_paths(pipeline), unprotected(pipeline))
+    found = Plan(tasks, manifest, units, shares, final_paths(pipeline), [], unprotected(pipeline))
     if found.idle:
         found.warnings.insert(0, f"{found.idle} of {tasks} tasks will have nothing to do")
     return found

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Self, TextIO
 
-from thalweg.steps.sizes import show_bytes
+from thalweg.run.show import show_bytes, show_seconds
 
 EVERY = 10.0  # seconds between plain lines
 
@@ -107,11 +107,3 @@ class Progress:
         else:
             at = self.totals()[1] if self.size else self.done + self.failed
             self._bar.update(self._row, completed=at, description=self.line())
-
-
-def show_seconds(seconds: float) -> str:
-    """Write a duration for people: "1 h 05 min", "42 s"."""
-    whole = round(seconds)
-    if whole >= 3600:
-        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-    return f"{whole // 60} min {whole % 60:02d} s" if whole >= 60 else f"{whole} s"

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
 import msgspec
 
 from thalweg.run.chain import Chain
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from pathlib import Path
 
+    from thalweg.run.copies import Copies
+
 log = logging.getLogger("thalweg.run")
 BEAT = 0.5  # seconds between reports of progress
 
@@ -37,14 +38,14 @@ class Task:
     """Everything that a process needs to run ranks of a run.
 
     Args:
-        pipeline: the steps, by cloudpickle; each rank unpickles its own copy.
+        pipeline: the steps, pickled; each rank takes its own copy.
         ledger: the generation's directories.
         world_size: ranks of the run.
         environment: variables set while a rank runs.
         delay: ranks start after a random part of this many seconds.
     """
 
-    pipeline: bytes
+    pipeline: Copies
     ledger: Ledger
     world_size: int
     environment: tuple[tuple[str, str], ...] = ()
@@ -69,7 +70,7 @@ class Task:
     def _attempt(self, rank: int, send: Callable[[Any], None], began: float) -> dict[str, Any]:
         attempt = self.ledger.begin(rank)
         try:
-            pipeline = cloudpickle.loads(self.pipeline)
+            pipeline = self.pipeline.one()
             outside: list[Path] = []
             stages = redirect(pipeline, lambda k, final: self._stage(attempt, k, final, outside))
             attempt = Attempt(attempt.rank, attempt.id, attempt.path, tuple(outside))

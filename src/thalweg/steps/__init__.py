@@ -25,16 +25,20 @@ __all__ = [
     "BaseFilter",
     "BaseReader",
     "DiskWriter",
+    "EncodeChat",
+    "EncodeText",
     "JsonlReader",
     "JsonlWriter",
     "LambdaFilter",
     "LengthFilter",
     "PipelineStep",
+    "RecordsWriter",
     "RegexFilter",
     "SamplerFilter",
 ]
 
 if TYPE_CHECKING:
+    from thalweg.steps.encode import EncodeChat, EncodeText
     from thalweg.steps.filters.base import BaseFilter
     from thalweg.steps.filters.lambda_filter import LambdaFilter, LengthFilter, RegexFilter, SamplerFilter
     from thalweg.steps.readers.base import BaseDiskReader, BaseReader
@@ -42,6 +46,7 @@ if TYPE_CHECKING:
     from thalweg.steps.step import PipelineStep
     from thalweg.steps.writers.base import DiskWriter
     from thalweg.steps.writers.jsonl import JsonlWriter
+    from thalweg.steps.writers.records import RecordsWriter
 
 
 def __getattr__(name: str) -> Any:

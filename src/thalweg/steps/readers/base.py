@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from thalweg.core.document import ROW, SOURCE, UNIT, Document, Media
 from thalweg.core.errors import ConfigError, InputError
+from thalweg.core.sizes import to_bytes
 from thalweg.plan.shard import Unit, cut, deal
 from thalweg.steps.folder import FileInfo, Folder, FolderLike
 from thalweg.steps.policy import ErrorPolicy, OnError
 from thalweg.steps.readers.codec import codec_of
 from thalweg.steps.readers.json_lines import BadLine
-from thalweg.steps.sizes import parse_bytes
 from thalweg.steps.step import Documents, PipelineStep
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ class BaseDiskReader(BaseReader):
         self.recursive, self.glob_pattern = recursive, glob_pattern
         self.shuffle_files, self.add_file_path = shuffle_files, add_file_path
         self.compression, self.split, self.on_damage = compression, split, on_damage
-        self.unit_bytes = parse_bytes(unit_bytes)
+        self.unit_bytes = to_bytes(unit_bytes)
         self.planned: list[Unit] | None = None
 
     def files(self) -> list[FileInfo]:

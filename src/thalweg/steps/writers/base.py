@@ -14,8 +14,8 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any, Self
 
 from thalweg.core.errors import ConfigError, nearest
+from thalweg.core.sizes import to_bytes
 from thalweg.steps.folder import FolderLike, OutputFolder
-from thalweg.steps.sizes import parse_bytes
 from thalweg.steps.step import Documents, PipelineStep
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class DiskWriter(PipelineStep):
         self.custom_adapter = adapter is not None
         self.adapter: Callable[..., dict[str, Any]] = MethodType(adapter, self) if adapter else self._default_adapter
         self.expand_metadata, self.save_media_bytes = expand_metadata, save_media_bytes
-        self.max_file_size = -1 if max_file_size == -1 else parse_bytes(max_file_size)
+        self.max_file_size = -1 if max_file_size == -1 else to_bytes(max_file_size)
         self._open: dict[str, Any] = {}
         self._turn: dict[str, int] = {}
         self._fixed: dict[int, str] = {}

@@ -1,0 +1,116 @@
+"""Samples into one record set, each rank writing its own part.
+
+Decides what a set learns of the steps before it (tokenizer, special ids) and when parts are merged. Knows no format:
+that is the business of `thalweg.store.records`.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from thalweg.steps.folder import FolderLike, OutputFolder
+from thalweg.steps.step import PipelineStep
+from thalweg.store.records import PartWriter, declare_parts, merge_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from thalweg.steps.step import Documents
+
+CHUNK = 256  # samples between two looks at the counts
+
+
+class RecordsWriter(PipelineStep):
+    """Writes samples (dicts of columns) into a record set, and lets them pass.
+
+    Args:
+        output_folder: directory of the set.
+        schema, shard_bytes, vocab_size, facts, lineage: as for `tw.create_records`. Tokenizer digest, vocabulary size
+            and special ids are taken from the encoding step before this one where they are not given.
+
+    Every rank writes its part; when all ranks are complete the parts become one set, in the order of the ranks.
+    """
+
+    type = "writer"
+    name = "Records writer"
+
+    def __init__(
+        self,
+        output_folder: FolderLike,
+        *,
+        schema: Mapping[str, Any] | None = None,
+        shard_bytes: int | str = "256MB",
+        vocab_size: int | None = None,
+        facts: Sequence[str] = (),
+        lineage: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.output_folder: OutputFolder = OutputFolder.of(output_folder)
+        self.schema, self.shard_bytes, self.facts = schema, shard_bytes, tuple(facts)
+        self.lineage = dict(lineage or {})
+        if vocab_size is not None:
+            self.lineage["vocab_size"] = vocab_size
+
+    def inherit(self, before: list[Any]) -> None:
+        """Learn from the steps before: called when the chain is put together."""
+        for step in reversed(before):
+            found = lineage_of(step)
+            if found:
+                self.lineage = found | self.lineage
+                return
+
+    def run(self, data: Documents, rank: int = 0, world_size: int = 1) -> Iterator[Any]:
+        """Write all samples of this rank and let them pass; the part is whole when the last one has."""
+        folder = self.output_folder
+        writer = PartWriter(
+            folder.path,
+            rank,
+            world_size,
+            folder=folder.stage,
+            schema=self.schema,
+            shard_bytes=self.shard_bytes,
+            vocab_size=self.lineage.get("vocab_size"),
+            facts=self.facts,
+            lineage=self.lineage,
+            sync=folder.stage is None,
+        )
+        samples = iter(data or ())
+        with writer:
+            while batch := list(islice(samples, CHUNK)):
+                for sample in batch:
+                    writer.write(sample)
+                self.stats["tokens"].update_many([len(s["input_ids"]) for s in batch if "input_ids" in s])
+                yield from batch
+        if folder.stage is None and world_size == 1:
+            merge_parts(folder.path)
+
+    def merge_outputs(self, world_size: int) -> None:
+        """Make one set of all parts; any process may, at any time after all ranks are complete."""
+        declare_parts(self.output_folder.path, world_size)
+        merge_parts(self.output_folder.path)
+
+    def restart_outputs(self, aside: Path) -> None:
+        """Move a set of an abandoned beginning of this run away."""
+        path = Path(self.output_folder.path)
+        if any(path.glob("manifest.*")) or any(path.glob("parts.*")):
+            aside.parent.mkdir(parents=True, exist_ok=True)
+            path.rename(aside)
+
+    def name_pattern(self, rank: int) -> str:
+        """Give a pattern of all file names of this rank's part."""
+        return rf"part-\d+-{rank:05d}\..*|part\.\d+\.{rank:05d}"
+
+
+def lineage_of(step: Any) -> dict[str, Any]:
+    """Read what an encoding step knows of its tokenizer; empty for other steps."""
+    encoder = getattr(step, "encoder", None)
+    vocabulary = getattr(encoder, "vocabulary", None)
+    if encoder is None or vocabulary is None:
+        return {}
+    from thalweg.encode.tokens import tokenizer_digest  # noqa: PLC0415  (steps without an encoder need none of it)
+
+    found: dict[str, Any] = {"tokenizer": tokenizer_digest(encoder.tokenizer), "encoder": encoder.digest}
+    found |= {"vocab_size": vocabulary.size, "eos_id": vocabulary.eos_id, "pad_id": vocabulary.pad_id}
+    return {name: value for name, value in found.items() if value is not None}
