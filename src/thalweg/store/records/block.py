@@ -131,6 +131,8 @@ class Rows:
         Raises:
             SampleError: a value that does not fit.
         """
+        if type(sample) is not dict and not isinstance(sample, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise SampleError(f"a row of type {type(sample).__name__!r}", fix="give a dict of column name to value")
         n, pending, name = self.n, self._pending, ""
         try:
             for name, value in sample.items():

@@ -190,7 +190,7 @@ def prepared(value: Any, kind: Kind) -> Any:
     """Bring one conforming value into the form that `from_values` joins: bytes or a contiguous array of its own."""
     if value is None or kind.is_number or kind == NULL:
         return value
-    return np.array(value, order="C") if kind.is_array else WRITE[kind.base](value)
+    return np.array(value, kind.dtype, order="C") if kind.is_array else WRITE[kind.base](value)
 
 
 def as_json(column: Column) -> Column:

@@ -47,7 +47,7 @@ def declare_parts(path: str | Path, parts: int, *, append: bool = False) -> int:
     if parts < 1:
         raise RecordsError(f"{parts} parts", fix="declare at least one")
     folder = Path(path)
-    folder.mkdir(parents=True, exist_ok=True)
+    place.make_folder(folder)
     declared, whole = place.declarations(folder), place.generations(folder)
     if declared and (declared[-1] not in whole or not append):
         number = declared[-1]
@@ -123,7 +123,6 @@ class PartWriter(RowWriter):
         )
         super().__init__(files, schema, None)
         self.files: list[str] = []
-        self._open = True
 
     def close(self) -> list[str]:
         """Finish the part and give the names of its files, the part's manifest last. Twice is fine."""

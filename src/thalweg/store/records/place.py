@@ -27,6 +27,20 @@ def new_prefix(stem: str = "data") -> str:
     return f"{stem}-{secrets.token_hex(8)}"
 
 
+def make_folder(folder: Path) -> None:
+    """Make the directory of a set.
+
+    Raises:
+        RecordsError: there is a file in its way.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise RecordsError(
+            "a file is in the way of the directory of a record set", where=str(folder), fix="choose another path"
+        ) from error
+
+
 def life_of(folder: Path, prefix: str) -> Path:
     """Name the lock file of a writer."""
     return folder / f".{prefix}.life"

@@ -4,6 +4,7 @@ Decides which generation is opened, what a row is, and what is refused. How byte
 they lie in `blocks`.
 """
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -116,10 +117,11 @@ class Records:
 
         Raises:
             IndexError: no such row.
+            TypeError: not a whole number.
         """
         if isinstance(index, slice):
             return self.rows(np.arange(*index.indices(self._n)))
-        row = index if type(index) is int else int(index)
+        row = index if type(index) is int else operator.index(index)
         if row < 0:
             row += self._n
         if not 0 <= row < self._n:

@@ -28,6 +28,7 @@ class RowWriter:
     def __init__(self, files: PartFiles, schema: Mapping[str, Any] | None, quarantine: Quarantine | None) -> None:
         self._files, self._quarantine = files, quarantine
         self._rows = Rows(parse_schema(schema))
+        self._open = True
 
     def __len__(self) -> int:
         """Rows written so far by this writer."""
@@ -46,7 +47,9 @@ class RowWriter:
 
         Raises:
             SampleError: a value that does not fit, with on_error="raise".
+            RecordsError: the writer is closed.
         """
+        self._must_be_open()
         number = len(self)
         try:
             self._rows.add(sample, id)
@@ -54,7 +57,7 @@ class RowWriter:
                 self._check_now()
         except (SampleError, TypeError, ValueError, OverflowError) as error:
             found = error if isinstance(error, ThalwegError) else SampleError(str(error))
-            name = id if id is not None else sample.get("id")
+            name = sample.get("id") if id is None and hasattr(sample, "get") else id
             found.where = (
                 f"row {number}" + (f" id {name!r}" if name is not None else "") + f" {found.where or ''}".rstrip()
             )
@@ -84,6 +87,7 @@ class RowWriter:
         Returns:
             The number of the first row among the rows of this writer.
         """
+        self._must_be_open()
         self._flush()
         first = len(self)
         if columns:
@@ -92,6 +96,10 @@ class RowWriter:
                 for piece in block.split(BLOCK_ROWS, BLOCK_BYTES):
                     self._files.put(piece)
         return first
+
+    def _must_be_open(self) -> None:
+        if not self._open:
+            raise RecordsError("this writer is closed: the row would be in no set", fix="write inside the with block")
 
     def _flush(self) -> None:
         if self._rows.n:
@@ -119,7 +127,6 @@ class RecordsWriter(RowWriter):
         bad = Quarantine(folder / f"{self.prefix}.quarantine.jsonl") if on_error == "quarantine" else None
         super().__init__(files, options["schema"], bad)
         self.manifest: Manifest | None = None
-        self._open = True
 
     def close(self) -> None:
         """Finish: the rows become the newest generation. Twice is fine."""
@@ -196,7 +203,7 @@ def create_records(  # noqa: PLR0917
     if on_error not in ("raise", "quarantine"):
         raise ConfigError(f"on_error={on_error!r}", fix='say "raise" or "quarantine"')
     folder = Path(path)
-    folder.mkdir(parents=True, exist_ok=True)
+    place.make_folder(folder)
     place.sweep(folder)
     newest = place.generations(folder)
     declared = [g for g in place.declarations(folder) if g not in newest]

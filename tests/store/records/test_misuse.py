@@ -1,0 +1,58 @@
+"""Records used wrongly: each mistake is told at once, and no value comes back as another one."""
+
+import numpy as np
+import pytest
+
+import thalweg as tw
+from thalweg.core.errors import RecordsError, SampleError
+
+
+def written(path, *rows):
+    with tw.create_records(path) as writer:
+        for row in rows:
+            writer.write(row)
+    return tw.open_records(path)
+
+
+@pytest.mark.parametrize("dtype", [">i4", ">u2", ">f8", ">i8"])
+def test_arrays_of_the_other_byte_order_come_back_with_their_values(tmp_path, dtype):
+    records = written(tmp_path / "set", {"x": np.arange(3).astype(dtype)})
+    assert records[0]["x"].tolist() == [0, 1, 2]
+    assert records[0]["x"].dtype == np.dtype(dtype).newbyteorder("=")
+
+
+def test_a_row_after_the_end_is_refused_and_not_lost(tmp_path):
+    with tw.create_records(tmp_path / "set") as writer:
+        writer.write({"a": 1})
+    for late in (lambda: writer.write({"a": 2}), lambda: writer.write_batch({"a": [2]})):
+        with pytest.raises(RecordsError, match="closed"):
+            late()
+    assert list(tw.open_records(tmp_path / "set")) == [{"a": 1}]
+
+
+@pytest.mark.parametrize("row", [[1, 2], None, "text", 5])
+def test_a_row_that_is_no_dict_is_named_by_its_type(tmp_path, row):
+    with pytest.raises(SampleError, match=rf"a row of type '{type(row).__name__}'.*row 0"):
+        written(tmp_path / "set", row)
+
+
+def test_a_row_that_is_no_dict_can_go_to_quarantine(tmp_path):
+    with tw.create_records(tmp_path / "set", on_error="quarantine") as writer:
+        assert [writer.write(row) for row in ([1], {"a": 1}, None)] == [-1, 0, -1]
+    records = tw.open_records(tmp_path / "set")
+    assert (list(records), records.quarantined) == ([{"a": 1}], 2)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_file_in_the_way_is_told(tmp_path, inside):
+    (tmp_path / "file").touch()
+    with pytest.raises(RecordsError, match="a file is in the way"):
+        tw.create_records(tmp_path / "file" / "set" if inside else tmp_path / "file")
+
+
+@pytest.mark.parametrize("index", [0.5, "0", None])
+def test_an_index_that_is_no_whole_number_is_a_type_error(tmp_path, index):
+    records = written(tmp_path / "set", {"a": 1})
+    with pytest.raises(TypeError):
+        _ = records[index]
+    assert records[np.int64(-1)] == {"a": 1}
