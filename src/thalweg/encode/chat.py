@@ -21,7 +21,7 @@ from thalweg.encode.layouts import Layout, read, recognise
 from thalweg.encode.length import Encoded, cut_answer, shorter
 from thalweg.encode.spans import Spans, by_bytes, by_offsets, by_prefix, labels_of, tidy
 from thalweg.encode.template import unmark
-from thalweg.encode.tokens import Vocabulary, load_tokenizer, tokenizer_digest
+from thalweg.encode.tokens import Vocabulary, shared_tokenizer, tokenizer_digest
 
 
 class ChatEncoder:
@@ -63,7 +63,7 @@ class ChatEncoder:
         backend: str = "auto",
     ) -> None:
         self._arguments = {k: v for k, v in locals().items() if k not in {"self", "__class__"}}
-        self.tokenizer = load_tokenizer(tokenizer_or_path)
+        self.tokenizer = shared_tokenizer(tokenizer_or_path)
         self.columns, self.max_length = columns, max_length
         self.vocabulary = Vocabulary.of(self.tokenizer)
         self.drawer = Drawer(

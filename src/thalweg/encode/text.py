@@ -13,7 +13,7 @@ from thalweg.core.errors import ConfigError, nearest
 from thalweg.core.sample import IGNORE_INDEX, Ragged, Sample
 from thalweg.encode.backend import Backend, Flat, choose
 from thalweg.encode.errors import EncodeError, record_id
-from thalweg.encode.tokens import Vocabulary, load_tokenizer, tokenizer_digest
+from thalweg.encode.tokens import Vocabulary, shared_tokenizer, tokenizer_digest
 
 
 class TextEncoder:
@@ -48,7 +48,7 @@ class TextEncoder:
     ) -> None:
         self._arguments = {k: v for k, v in locals().items() if k not in {"self", "__class__"}}
         self.text, self.max_length, self.split_special_tokens = text, max_length, split_special_tokens
-        self.tokenizer = load_tokenizer(tokenizer_or_path)
+        self.tokenizer = shared_tokenizer(tokenizer_or_path)
         self.vocabulary = Vocabulary.of(self.tokenizer)
         self.before, self.after = self._ends(add_bos, add_eos)
         self._name = backend

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, cast
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +56,20 @@ def load_tokenizer(path_or_object: Any) -> Any:
             fix="give a directory, a hub name, or what AutoTokenizer.from_pretrained returns",
         )
     return candidate
+
+
+def shared_tokenizer(path_or_object: Any) -> Any:
+    """Load a tokenizer as `load_tokenizer` does, one object for all encoders of this process that name one path."""
+    if not isinstance(path_or_object, (str, Path)):
+        return load_tokenizer(path_or_object)
+    key = str(path_or_object)
+    tokenizer = _LOADED.get(key)
+    if tokenizer is None:
+        tokenizer = _LOADED[key] = load_tokenizer(path_or_object)
+    return tokenizer
+
+
+_LOADED: "WeakValueDictionary[str, Any]" = WeakValueDictionary()
 
 
 def pipeline(tokenizer: Any) -> dict[str, Any] | None:

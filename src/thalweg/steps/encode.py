@@ -5,42 +5,53 @@ sample carries with it. What does not become a sample is counted under its reaso
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
 from thalweg.core.document import ROW, SOURCE, UNIT, Document
+from thalweg.core.errors import ConfigError
 from thalweg.core.sample import Sample
-from thalweg.core.tally import Tally
 from thalweg.encode.chat import ChatEncoder
 from thalweg.encode.errors import EncodeError
 from thalweg.encode.text import TextEncoder
+from thalweg.steps.step import Documents, PipelineStep
 
 
-class _EncodeStep:
-    """What both steps share: batches in, samples out, books that balance."""
+class EncodeStep(PipelineStep):
+    """What both steps share: batches in, samples out, every drop under its reason.
+
+    Args:
+        batch_size: documents given to the tokenizer at once.
+    """
 
     type = "encode"
-    name = ""
+    _requires_dependencies: ClassVar[list[str | tuple[str, str]]] = ["transformers", "tokenizers", "jinja2"]
 
     def __init__(self, batch_size: int) -> None:
+        super().__init__()
+        if batch_size < 1:
+            raise ConfigError(f"batch_size={batch_size} is no size", fix="give 1 or more")
         self.batch_size = batch_size
-        self.tally = Tally()
 
+    @abstractmethod
     def encode(self, documents: list[Document]) -> "list[Sample | EncodeError]":
-        raise NotImplementedError
+        """Encode a batch: for each document its sample, or the reason why it has none."""
 
-    def __call__(self, data: Iterable[Document], rank: int = 0, world_size: int = 1) -> Iterator[Sample]:
+    def run(self, data: Documents, rank: int = 0, world_size: int = 1) -> Iterator[Sample]:
         """Encode a stream of documents; nothing is read before the result is walked."""
         del rank, world_size
-        stream = iter(data)
+        stream = iter(data or ())
         while batch := list(islice(stream, self.batch_size)):
-            self.tally.taken += len(batch)
-            for document, result in zip(batch, self.encode(batch), strict=True):
+            with self.track_time("batch"):
+                results = self.encode(batch)
+            for document, result in zip(batch, results, strict=True):
                 if isinstance(result, EncodeError):
-                    self.tally.drop(result.reason)
+                    self.drop(result.reason)
                     continue
-                self.tally.out += 1
+                tokens = len(result["input_ids"])
+                self.stat_update("tokens", value=tokens)
                 yield {**result, **provenance(document)}
 
 
@@ -55,7 +66,7 @@ def provenance(document: Document) -> Sample:
     }
 
 
-class EncodeText(_EncodeStep):
+class EncodeText(EncodeStep):
     """Encode the text of each document for pretraining: every token in the loss.
 
     Out: `input_ids` int32 (n,), `loss_spans` int32 (k, 2), `id`, `source`, `unit`, `row`. Documents without a token
@@ -90,7 +101,7 @@ class EncodeText(_EncodeStep):
         return out
 
 
-class EncodeChat(_EncodeStep):
+class EncodeChat(EncodeStep):
     """Encode the conversation of each document: labels on what the assistant says.
 
     The record is the document's metadata; where that has no conversation, its text read as JSON. Out: `input_ids`
