@@ -12,9 +12,10 @@ from itertools import count
 from typing import Any
 
 from thalweg.core.errors import ConfigError
-from thalweg.core.stats import Metric, PipelineStats, StepStats
+from thalweg.core.stats import PipelineStats, StepStats
 from thalweg.core.tally import Tally
 from thalweg.plan.shard import deal
+from thalweg.run.foreign import complete, read_live, reasons_of
 from thalweg.run.manifest import step_ids
 from thalweg.steps.step import PipelineStep
 
@@ -96,41 +97,17 @@ def _books(name: str, step: Any, taken: int, out: int) -> StepStats:
         own.id = name
         own.tally.taken, own.tally.out = taken, out
         if not type(step).__module__.startswith("thalweg."):
-            _complete(own.tally)
+            complete(own.tally)
         return own
     books = StepStats(getattr(step, "name", None) or getattr(step, "__name__", None) or name, name)
     if own is not None and hasattr(own, "time_stats"):
-        _read_foreign(own, books)
+        read_live(own, books)
     kept = getattr(step, "tally", None)
     if isinstance(kept, Tally):  # a step that keeps books without being a PipelineStep
         books.tally = kept
         kept.taken, kept.out = taken, out
         return books
-    reasons = {k.removeprefix("dropped_"): int(m.total) for k, m in books.stats.items() if k.startswith("dropped_")}
-    if "dropped" in books.stats and (bare := int(books.stats["dropped"].total) - sum(reasons.values())) > 0:
-        reasons["filtered"] = bare  # it dropped them on purpose, without a reason
     books.tally = Tally(taken, 0, out)
-    books.tally.dropped.update(reasons)
-    _complete(books.tally)
+    books.tally.dropped.update(reasons_of(books))
+    complete(books.tally)
     return books
-
-
-def _complete(tally: Tally) -> None:
-    """Account for what a step written outside did not explain: not yielding drops, yielding more makes."""
-    if tally.balance > 0:
-        tally.drop("not_yielded", tally.balance)
-    elif tally.balance < 0:
-        tally.made -= tally.balance
-
-
-def _read_foreign(theirs: Any, books: StepStats) -> None:
-    """Take over the statistics of a step of the datatrove package."""
-    books.name = str(theirs.name)
-    for label, m in theirs.stats.items():
-        books.stats[label] = _foreign_metric(m)
-    books.time_stats = _foreign_metric(theirs.time_stats)
-
-
-def _foreign_metric(m: Any) -> Metric:
-    m2 = getattr(m, "_running_variance", 0.0)
-    return Metric(int(m.n), m.total, float(m.mean), float(m2), m.min, m.max, str(m.unit or "doc"))

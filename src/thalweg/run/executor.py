@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 import msgspec
@@ -19,6 +19,8 @@ import msgspec
 from thalweg.core.errors import ConfigError, RunError
 from thalweg.core.stats import PipelineStats, merge
 from thalweg.run.copies import Copies, copies_of
+from thalweg.run.foreign import read_file
+from thalweg.run.ledger import newest
 from thalweg.run.plan import Plan, open_run, plan
 from thalweg.run.task import Task
 from thalweg.store.claim import fsync_dir
@@ -199,8 +201,7 @@ def merge_stats(root: Path) -> PipelineStats:
     folder = root / "stats"
     for path in sorted(folder.glob("*.json")) if folder.is_dir() else []:
         data: Any = msgspec.json.decode(path.read_bytes())
-        if isinstance(data, dict):
-            parts.append(PipelineStats.from_dict(cast("dict[str, Any]", data)))
+        parts.append(PipelineStats.from_dict(data) if isinstance(data, dict) else read_file(data, _ids(root)))
     stats = merge(parts)
     target = root / "stats.json"
     fresh = root / f".stats.json.{os.getpid()}"
@@ -209,6 +210,11 @@ def merge_stats(root: Path) -> PipelineStats:
         fresh.replace(target)
     fsync_dir(root)
     return stats
+
+
+def _ids(root: Path) -> list[str]:
+    run = newest(root)
+    return [] if run is None else list(run[1]["manifest"]["steps"])
 
 
 def failed(failures: Mapping[int, Failure], tasks: int, complete: int, root: Path) -> RunError:
