@@ -35,8 +35,8 @@ def _take(batches: Any) -> tuple[int, int, int]:
     """Read an epoch: rows of the input, sum of ids, sum of labels in the loss."""
     samples = ids = labels = 0
     for batch in batches:
-        starts = batch["position_ids"] == 0 if "position_ids" in batch else None
-        samples += int(starts.sum()) if starts is not None else len(batch["input_ids"])
+        mask = batch.get("attention_mask")
+        samples += int((batch["position_ids"] == 0).sum() if mask is None else (mask[:, 0] > 0).sum())
         ids += int(batch["input_ids"].sum())
         labels += int(batch["labels"][batch["labels"] != -100].sum())
     return samples, ids, labels
