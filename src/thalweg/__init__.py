@@ -24,6 +24,7 @@ _WHERE = {
     "Feed": "thalweg.feed.feed",
     "create_records": "thalweg.store.records.writer",
     "open_records": "thalweg.store.records.reader",
+    "inspect": "thalweg.check.inspect",
 }
 _ROOMS = ("bind", "check", "cli", "core", "encode", "feed", "plan", "run", "steps", "store", "testing", "work")
 
@@ -41,12 +42,14 @@ __all__ = [
     "from_dataset",
     "from_records",
     "from_stream",
+    "inspect",
     "mix",
     "open_records",
 ]
 
 if TYPE_CHECKING:
     from thalweg.bind.loader import Loader
+    from thalweg.check.inspect import inspect
     from thalweg.core.batch import Batch
     from thalweg.core.document import Document
     from thalweg.core.errors import ThalwegError

@@ -62,7 +62,8 @@ def _finding(finding: "Finding") -> str:
 
 def _sample(view: "View") -> str:
     counts = f"{view.num_tokens:,} tokens, {view.count('loss'):,} in the loss"
-    documents = "".join(f"<pre>{''.join(_piece(piece) for piece in _merged(doc))}</pre>" for doc in view.documents)
+    documents = f"<pre>{escape(view.text)}</pre>" if view.text else ""
+    documents += "".join(f"<pre>{''.join(_piece(piece) for piece in _merged(doc))}</pre>" for doc in view.documents)
     return f'<div class="sample"><h3>{escape(view.title)} <small>{counts}</small></h3>{documents}</div>'
 
 

@@ -49,7 +49,7 @@ def show(report: "Report", console: Any = None) -> None:
 def _painted(view: "View") -> Any:
     from rich.text import Text  # noqa: PLC0415
 
-    text = Text()
+    text = Text(view.text)
     for number, document in enumerate(view.documents):
         if number:
             text.append("\n────\n", style="blue")

@@ -32,10 +32,11 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A sample or a row, ready to be shown: its documents, each a list of pieces."""
+    """A sample or a row, ready to be shown: its documents, each a list of pieces; or plain `text` before encoding."""
 
     title: str
     documents: tuple[tuple[Piece, ...], ...]
+    text: str = ""
 
     def count(self, kind: Kind) -> int:
         """Count the tokens of a kind."""
@@ -48,7 +49,7 @@ class View:
 
     def marked(self) -> str:
         """Give plain text: trained tokens in brackets, documents under each other, padding counted."""
-        blocks: list[str] = []
+        blocks: list[str] = [self.text] if self.text else []
         for document in self.documents:
             text = ""
             for kind, pieces in groupby(document, key=lambda piece: piece.kind):
@@ -65,7 +66,8 @@ class View:
         """Write as JSON-like data: a list of documents of [text, kind, ids]."""
         documents = [[[piece.text, piece.kind, list(piece.ids)] for piece in document] for document in self.documents]
         counts = {"num_tokens": self.num_tokens, "num_label_tokens": self.count("loss")}
-        return {"title": self.title, **counts, "documents": documents}
+        text = {"text": self.text} if self.text else {}
+        return {"title": self.title, **counts, "documents": documents, **text}
 
 
 def show_ids(ids: list[int]) -> str:

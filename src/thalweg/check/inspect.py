@@ -1,0 +1,241 @@
+"""Show what the model will see: samples or rows of whatever holds them, token by token.
+
+Decides what is looked at (records, a feed, a loader, `file.py:name`) and which rows. Nothing is consumed, no worker
+starts, no model is loaded. How tokens become text is the business of `tokens`, how a report looks of `terminal`.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.check.report import Finding, Report
+from thalweg.check.target import load_target, split_target
+from thalweg.check.tokens import Decode, View, show_ids, view_row, view_sample
+from thalweg.core.errors import ConfigError, InputError
+from thalweg.core.sample import IGNORE_INDEX, INPUT_IDS
+from thalweg.core.topology import Topology
+
+NO_TOKENIZER = Finding(
+    "note",
+    "no tokenizer is known here, so token ids are shown",
+    fix="give tokenizer= (on the command line --tokenizer)",
+)
+
+
+def inspect(
+    x: Any,
+    step: int | None = None,
+    rank: int = 0,
+    n: int = 3,
+    *,
+    world: int = 1,
+    row: int | None = None,
+    tokenizer: Any = None,
+) -> Report:
+    """Show samples or rows with their labels.
+
+    Args:
+        x: records, a feed, a loader, the path of a record set, or "file.py:name".
+        step: optimiser step to show, from 0, of a feed; None shows the first rows.
+        rank: data-parallel rank whose rows are shown, 0 <= rank < world.
+        n: samples or rows at most.
+        world: data-parallel ranks that `step` counts for.
+        row: row of a record set to begin with.
+        tokenizer: folder, hub name or object that turns ids into text; None takes the encoder's of the feed or the
+            recorded one.
+
+    Returns:
+        A report: `print` it, `.html()`, `.to_dict()`; a notebook shows it by itself.
+
+    Raises:
+        InputError: nothing is there, or not that many rows.
+        ConfigError: it cannot be looked at, or `step` or `row` does not fit to what it is.
+    """
+    if n < 1:
+        raise ConfigError(f"n must be at least 1, not {n}", where="inspect", fix="ask for one sample or more")
+    title, thing = _open(x)
+    if hasattr(thing, "stages"):
+        return _of_feed(title, thing, step=step, topology=Topology(rank, world), n=n, tokenizer=tokenizer)
+    if hasattr(thing, "lengths") and hasattr(thing, "fingerprint"):
+        if step is not None:
+            raise ConfigError(
+                "records have rows, not steps", where=title, fix="ask for row= (--row), or inspect a feed"
+            )
+        return _of_records(title, thing, row or 0, n, tokenizer)
+    if hasattr(thing, "peek") and hasattr(thing, "state_dict"):
+        return _of_loader(title, thing, n, tokenizer)
+    fix = "give records, a feed, a loader, the path of a record set, or file.py:name"
+    raise ConfigError(f"a {type(thing).__name__} holds no samples to look at", where=title, fix=fix)
+
+
+def _open(x: Any) -> tuple[str, Any]:
+    """Give a title and the thing itself."""
+    if not isinstance(x, str | os.PathLike):
+        return type(x).__name__, x
+    path = os.fspath(cast("os.PathLike[str]", x))
+    if split_target(path) is not None or path.endswith(".py"):
+        return path, load_target(path)
+    if "://" not in path:
+        _must_exist(Path(path))
+    from thalweg.store.records import open_records  # noqa: PLC0415 (pyarrow loads here, not before)
+
+    return path, open_records(path)
+
+
+def _must_exist(path: Path) -> None:
+    if not path.exists():
+        raise InputError("nothing is there", where=str(path), fix="check the path; a feed in a file is file.py:name")
+    if path.is_dir() and not any(path.iterdir()):
+        raise InputError("the directory is empty", where=str(path), fix="name the directory that a writer filled")
+    if path.is_file():
+        fix = f"make a feed of it and inspect that: feed = tw.from_files({str(path)!r})"
+        raise InputError("a file is not a record set", where=str(path), fix=fix)
+
+
+def _of_records(title: str, records: Any, row: int, n: int, tokenizer: Any) -> Report:
+    total = len(records)
+    if not 0 <= row < max(total, 1):
+        raise InputError(f"no row {row}: there are {total:,}", where=title, fix=f"ask for 0 to {total - 1}")
+    decode = _decoder(tokenizer, records.lineage)
+    facts: dict[str, Any] = {"rows": total, "columns": ", ".join(map(str, records.schema))}
+    if records.lengths is not None:
+        facts |= {"tokens": int(records.num_tokens), **_spread(records.lengths)}
+        if "label_tokens" in records.facts and records.num_tokens:
+            facts["share in the loss"] = f"{np.sum(records.facts['label_tokens']) / records.num_tokens:.1%}"
+    facts["fingerprint"] = records.fingerprint
+    report = Report(title, facts)
+    picks = np.arange(row, min(row + n, total))
+    for index, name in zip(picks.tolist(), records.ids(picks), strict=True):
+        report.samples.append(_sample_view(f"row {index}, {name}", records[index], decode))
+    return _told(report, decode)
+
+
+def _spread(lengths: NDArray[np.int32]) -> dict[str, Any]:
+    if not len(lengths):
+        return {}
+    low, middle, high = np.percentile(lengths, [0, 50, 100]).astype(int).tolist()
+    return {"length of a sample": f"{low:,} to {high:,} tokens, median {middle:,}"}
+
+
+def _of_feed(title: str, feed: Any, *, step: int | None, topology: Topology, n: int, tokenizer: Any) -> Report:
+    decode = _decoder(tokenizer, {}, feed)
+    facts: dict[str, Any] = {"kind": feed.kind, "stages": " -> ".join(map(str, feed.stages))}
+    if feed.why is not None:
+        facts["why"] = feed.why
+    report = Report(title, facts)
+    if step is None:
+        items = feed.peek(n)
+    else:
+        facts |= {"step": step, "rank": f"{topology.dp_rank} of {topology.dp_size}"}
+        items = _step(feed, step, topology)
+    for item in items:
+        report.samples += _item_views(item, decode)
+    del report.samples[n:]
+    return _told(report, decode)
+
+
+def _step(feed: Any, step: int, topology: Topology) -> list[Any]:
+    """Give the micro-batches of one step on one rank, by running the loader up to it."""
+    from thalweg.bind.loader import Loader  # noqa: PLC0415 (heavy; only for a step)
+
+    loader = Loader(feed, topology=topology, workers=0, return_tensors="np")
+    try:
+        for batch in loader:
+            if batch.info.step == step:
+                return [batch]
+            if batch.info.step > step:
+                break
+    finally:
+        loader.close()
+    raise InputError(f"no step {step}", where="inspect", fix="ask for an earlier step")
+
+
+def _of_loader(title: str, loader: Any, n: int, tokenizer: Any) -> Report:
+    decode = _decoder(tokenizer, {}, getattr(loader, "feed", None))
+    report = Report(title, {"step": loader.step, "epoch": loader.epoch})
+    report.samples += _item_views(loader.peek(), decode)[:n]
+    return _told(report, decode)
+
+
+def _item_views(item: Any, decode: Decode) -> list[View]:
+    """Show a batch row by row, or one sample."""
+    if not isinstance(item, Mapping):
+        raise ConfigError(f"a {type(item).__name__} cannot be shown", where="inspect", fix='use collate="hf"')
+    values = cast("Mapping[str, Any]", item)
+    tokens = values.get(INPUT_IDS)
+    if tokens is None or np.ndim(tokens) < 2:
+        return [_sample_view(str(values.get("id", "sample")), dict(values), decode)]
+    info = getattr(item, "info", None)
+    ids: Sequence[Sequence[str]] = info.ids if info is not None else []
+    return [_row_view(values, r, ids[r] if r < len(ids) else [], decode) for r in range(len(tokens))]
+
+
+def _sample_view(title: str, sample: dict[str, Any], decode: Decode) -> View:
+    if INPUT_IDS in sample:
+        return view_sample(title, sample, decode)
+    text = "\n".join(f"{name}: {value}" for name, value in sample.items())
+    return View(title, (), text)
+
+
+def _row_view(batch: Mapping[str, Any], row: int, ids: Sequence[str], decode: Decode) -> View:
+    tokens = np.asarray(batch[INPUT_IDS][row])
+    labels = np.asarray(batch["labels"][row]) if "labels" in batch else np.full(len(tokens), IGNORE_INDEX)
+    positions = _positions(batch, row)
+    real = np.asarray(batch["attention_mask"][row]).astype(bool) if batch.get("attention_mask") is not None else None
+    if real is None and positions is not None:
+        real = _real(tokens, labels, positions)
+    shown = ", ".join(ids[:4]) + (f" and {len(ids) - 4} more" if len(ids) > 4 else "")
+    return view_row(f"row {row}: {shown}", tokens, labels=labels, positions=positions, real=real, decode=decode)
+
+
+def _positions(batch: Mapping[str, Any], row: int) -> NDArray[Any] | None:
+    """Give the text positions of a packed row; None where a row is one document."""
+    if batch.get("position_ids") is None or batch.get("attention_mask") is not None:
+        return None
+    positions = np.asarray(batch["position_ids"])
+    found: NDArray[Any] = positions[0][row] if positions.ndim == 3 else positions[row]
+    return found
+
+
+def _real(tokens: NDArray[Any], labels: NDArray[Any], positions: NDArray[Any]) -> NDArray[np.bool_]:
+    """Find padding in a packed row: its last document, where that is one id over and over and never in the loss."""
+    start = int(np.flatnonzero(positions == 0)[-1]) if (positions == 0).any() else 0
+    tail, real = slice(start, len(tokens)), np.ones(len(tokens), bool)
+    if start and (tokens[tail] == tokens[start]).all() and (labels[tail] == IGNORE_INDEX).all():
+        real[tail] = False
+    return real
+
+
+def _decoder(tokenizer: Any, lineage: Mapping[str, Any], feed: Any = None) -> Decode:
+    """Find what turns ids into text: what was given, the encoder of a feed's map, what the records name; else ids."""
+    found = tokenizer if tokenizer is not None else _of_stages(feed)
+    if found is None:
+        named = lineage.get("tokenizer_path")
+        found = named if isinstance(named, str) and Path(named).is_dir() else None
+    if found is None:
+        return show_ids
+    from thalweg.encode.tokens import load_tokenizer  # noqa: PLC0415 (transformers loads here)
+
+    decode: Decode = load_tokenizer(found).decode
+    return decode
+
+
+def _of_stages(feed: Any) -> Any:
+    for stage in reversed(getattr(feed, "stages", ())):
+        if hasattr(getattr(stage, "fn", None), "tokenizer"):
+            return stage.fn.tokenizer
+        for _, part in getattr(stage, "feeds", ()):
+            found = _of_stages(part)
+            if found is not None:
+                return found
+    return None
+
+
+def _told(report: Report, decode: Decode) -> Report:
+    if decode is show_ids and any(view.num_tokens for view in report.samples):
+        report.findings.append(NO_TOKENIZER)
+    return report

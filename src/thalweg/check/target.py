@@ -1,0 +1,63 @@
+"""What a command is pointed at: a path, or `file.py:name`.
+
+Decides how a name in a Python file is found. The file is imported, never run as a script: its `__main__` block stays
+still. Knows nothing of what is done with the value.
+"""
+
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from inspect import isfunction
+from pathlib import Path
+from typing import Any
+
+from thalweg.core.errors import ConfigError, InputError, nearest
+
+
+def split_target(target: str) -> tuple[Path, str] | None:
+    """Part `file.py:name` into file and name; None for anything else, a plain path above all."""
+    file, colon, name = target.rpartition(":")
+    return (Path(file), name) if colon and file.endswith(".py") else None
+
+
+def load_target(target: str) -> Any:
+    """Import the file and give the value of the name; a function without arguments is called.
+
+    Raises:
+        InputError: there is no such file.
+        ConfigError: the file has no such name, or has one but no `:name` was given.
+    """
+    parted = split_target(target)
+    if parted is None:
+        fix = f"say {target}:feed, with the name of a feed or loader in that file"
+        raise ConfigError("a Python file alone names nothing to look at", where=target, fix=fix)
+    file, name = parted
+    if not file.is_file():
+        raise InputError("no such file", where=str(file), fix="give the path of a Python file, then :name")
+    module = _import(file)
+    if not hasattr(module, name):
+        public = [n for n in vars(module) if not n.startswith("_")]
+        raise ConfigError(f"no name {name!r} in the file", where=str(file), fix=nearest(name, public))
+    value = getattr(module, name)
+    return value() if isfunction(value) else value
+
+
+def _import(file: Path) -> Any:
+    """Import a file under its own name, with its folder on the path, as `python -m` in that folder would."""
+    folder = str(file.resolve().parent)
+    spec = spec_from_file_location(file.stem, file)
+    if spec is None or spec.loader is None:
+        raise InputError("not a Python file", where=str(file))
+    module = module_from_spec(spec)
+    known, here = sys.modules.get(file.stem), folder in sys.path
+    sys.modules[file.stem] = module  # so that its functions can be pickled for workers
+    if not here:
+        sys.path.insert(0, folder)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[file.stem]
+        if known is not None:
+            sys.modules[file.stem] = known
+        error.add_note(f"while importing {file} to look at a name in it")
+        raise
+    return module

@@ -1,0 +1,50 @@
+"""`thalweg inspect TARGET`: what the model will see, token by token.
+
+Decides the command's options. What is shown is the business of `check.inspect`.
+"""
+
+from pathlib import Path
+
+import click
+
+from thalweg.cli.output import json_option, print_json
+
+
+@click.command()
+@click.argument("target")
+@click.option("-n", "count", type=int, default=3, show_default=True, help="Samples or rows to show.")
+@click.option("--row", type=int, default=None, help="Row of a record set to begin with, from 0.")
+@click.option("--step", type=int, default=None, help="Optimiser step of a feed to show, from 0.")
+@click.option("--rank", type=int, default=0, show_default=True, help="Data-parallel rank whose rows are shown.")
+@click.option("--world", type=int, default=1, show_default=True, help="Data-parallel ranks that steps count for.")
+@click.option("--tokenizer", default=None, help="Folder or name of the tokenizer, where the data does not name it.")
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), default=None, help="Write one HTML page.")
+@json_option
+def command(
+    target: str,
+    *,
+    count: int,
+    row: int | None,
+    step: int | None,
+    rank: int,
+    world: int,
+    tokenizer: str | None,
+    html: Path | None,
+    as_json: bool,
+) -> None:
+    """Show what the model will see, token by token, coloured by label.
+
+    TARGET is the folder of a record set, or file.py:name for a feed or loader in a Python file (imported, never run as
+    a script). Without a terminal, trained tokens stand in brackets.
+    """
+    from thalweg.check.inspect import inspect  # noqa: PLC0415 (numpy is needed for the look, not for --help)
+    from thalweg.check.terminal import show  # noqa: PLC0415
+
+    report = inspect(target, step, rank, count, world=world, row=row, tokenizer=tokenizer)
+    if html is not None:
+        html.write_text(report.html(), "utf-8")
+        click.echo(f"written: {html}", err=True)
+    if as_json:
+        print_json(report.to_dict())
+    elif html is None:
+        show(report)
