@@ -3,6 +3,7 @@
 Decides the order of hand-over from numbers alone. Knows no threads, no clock and nothing of what a result is.
 """
 
+from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -40,6 +41,14 @@ class WaitingRoom(Generic[T]):
     def ready(self) -> bool:
         """Say whether the next number is here."""
         return self.next in self._waiting
+
+    def coming(self) -> Iterator[T]:
+        """Look at the arrivals that can be handed over now, in order, without taking them."""
+        number = self.next
+        while number in self._waiting:
+            value, count = self._waiting[number]
+            yield value
+            number += count
 
     def take(self) -> T:
         """Hand over the arrival whose number is next, and move on past all it covers.

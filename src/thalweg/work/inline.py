@@ -35,9 +35,18 @@ class InlineMap:
         self._iterator: Iterator[Any] | None = None
         self._turns: Iterator[Turn] | None = None
         self._passed = 0
+        self._peeked: Turn | None = None
 
     def turns(self) -> Iterator[Turn]:
         """Give items with their outputs, in order; a failure is given, not raised."""
+        while True:
+            turn = self.peek()
+            if turn is None:
+                return
+            self._peeked = None
+            yield turn
+
+    def _source(self) -> Iterator[Turn]:
         if self._turns is None:
             self._iterator = iter(self._items)
             self._turns = self._run(self._iterator)
@@ -78,6 +87,12 @@ class InlineMap:
                 break
             yield Turn(item, [output], False, None)
         yield Turn(item, [], True, None if failure is None else failure.error)
+
+    def peek(self) -> Turn | None:
+        """Make the next turn now and keep it for `turns`; None at the end."""
+        if self._peeked is None:
+            self._peeked = next(self._source(), None)
+        return self._peeked
 
     def stop(self) -> None:
         """Wake what waits upstream."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from thalweg.core.errors import WorkerError
 from thalweg.work.budget import ByteBudget
 from thalweg.work.pace import ChunkTuner
-from thalweg.work.port import Message, Port
+from thalweg.work.port import Message, Outcome, Port
 from thalweg.work.reader import Reader
 from thalweg.work.runner import Call, Runner
 from thalweg.work.size import size_of as default_size
@@ -145,6 +145,8 @@ class OrderedMap:
     def set_workers(self, n: int, make_runner: Callable[[], JobRunner] | None = None) -> None:
         """Replace the workers while running; order and items in flight stay."""
         core = self._core
+        if core.total is not None:
+            return  # all is read, and the workers there are have been told to finish
         core.reader.move_jobs(core.alive)
         self._make = make_runner or self._make
         make = self._make
@@ -157,6 +159,11 @@ class OrderedMap:
     def pace(self) -> "deque[tuple[float, float, int]]":
         """Wall seconds, busy seconds of the worker's thread, and items of the last jobs."""
         return self._core.port.pace
+
+    def poll(self) -> "tuple[int, Outcome | None, BaseException | None]":
+        """Say what is ready without waiting: outcomes in order, the last one's outputs, and an error behind them."""
+        self.turns()
+        return self._core.poll()
 
     @property
     def calls(self) -> int:

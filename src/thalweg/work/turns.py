@@ -18,7 +18,7 @@ from thalweg.core.errors import StalledError, WorkerError
 from thalweg.plan.inorder import WaitingRoom
 from thalweg.work.cpus import BusyClock
 from thalweg.work.failure import Failure
-from thalweg.work.port import CLOSED, DONE, END, PART, RESULT, Job, Message, Port
+from thalweg.work.port import CLOSED, DONE, END, PART, RESULT, Job, Message, Outcome, Port
 from thalweg.work.reader import Reader
 from thalweg.work.runner import Sink
 from thalweg.work.stacks import stack_of, stacks
@@ -200,6 +200,18 @@ class Core:
                 return late
             if self.stall_after is not None and waited > self.stall_after:
                 raise self._stalled(waited)
+
+    def poll(self) -> "tuple[int, Outcome | None, BaseException | None]":
+        """Take in what has arrived and count what is ready to be handed over, without waiting."""
+        with contextlib.suppress(Empty):
+            while True:
+                self._receive(self.port.messages.get_nowait())
+        ready, last = 0, None
+        for outcome in (o for m in self.room.coming() for o in m.outcomes or ()):
+            if not isinstance(outcome, list):
+                return ready, last, outcome.error
+            ready, last = ready + 1, outcome
+        return ready, last, None
 
     def _late(self) -> Message | None:
         """Fail the next item where its call is over its time; its worker is given up and replaced."""

@@ -1,0 +1,339 @@
+"""Runs a feed of kind "stream": batches of one rank, with a place that can be saved, and equal steps on all ranks.
+
+Decides how far ahead steps are made, when ranks ask each other, and what the place is after a batch. Which rows a
+step takes is `feed.streamsteps`; what is granted is `feed.grant`.
+"""
+
+import json
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from thalweg.core.batch import Batch
+from thalweg.core.errors import StalledError, StateError
+from thalweg.core.state import State
+from thalweg.feed.feed import Feed
+from thalweg.feed.grant import EMPTY, ENDED, FAILED, READING, Answer, grant
+from thalweg.feed.node import RunOptions
+from thalweg.feed.streambatch import StreamBatcher
+from thalweg.feed.streamchain import Chain, build
+from thalweg.feed.streamstate import mine, read, write
+from thalweg.feed.streamsteps import EmptyPassError, Shape, StepRows, steps
+from thalweg.work.inline import InlineMap
+from thalweg.work.ordered import OrderedMap
+
+if TYPE_CHECKING:
+    from thalweg.work.turns import Turn
+
+BACK_OFF = (0.001, 0.1)  # seconds between two questions while a rank has nothing ready
+
+
+class _Batches:
+    """Rows of a step -> its micro-batches; in the worker that lays out ahead."""
+
+    def __init__(self, batcher: StreamBatcher) -> None:
+        self._batcher = batcher
+
+    def __call__(self, step: StepRows) -> list[tuple[StepRows, list[Batch]]]:
+        """Lay out one step."""
+        made = [self._batcher.batch(rows, fill) for rows, fill in zip(step.micros, step.fillers, strict=True)]
+        return [(step, made)]
+
+
+def _words(step: StepRows) -> str:
+    return f"a step of epoch {step.epoch}"
+
+
+class StreamNode:
+    """Micro-batches of one rank of a stream.
+
+    Args:
+        feed: of kind "stream".
+        options: how it is run.
+    """
+
+    def __init__(self, feed: Feed, options: RunOptions) -> None:
+        self.feed, self.options = feed, options
+        self._plan = build(feed, options, None)  # names sub-streams and checks stages; reads nothing
+        self._places = {s: self._plan.node.first(s) for s in self._plan.subs}
+        self._snapshots: list[tuple[int, int, Any]] = []
+        self._edge: tuple[int, dict[int, Any]] = (0, dict(self._places))  # steps, places: replaced whole
+        self._step, self._epoch = 0, 0
+        self._resumed = False  # the next `for` goes on from here
+        self._untouched = False  # resumed, and no step handed over since
+        self._chain: Chain | None = None
+        self._run: InlineMap | OrderedMap | None = None
+        self._turns: Iterator[Turn] | None = None
+        self._ready: deque[Batch] = deque()
+        self._granted, self._fill = 0, False
+        self._ended = False
+        self._waited = 0.0
+
+    @property
+    def step(self) -> int:
+        """Count the steps handed over in the run."""
+        return self._step
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the last batch handed over."""
+        return self._epoch
+
+    def _origin(self, token: Any) -> tuple[int, int]:
+        place = self._plan.node.origin_of(token)
+        return int(place[0]), int(place[1])
+
+    def _running_epoch(self) -> int:
+        return min((self._origin(t)[0] for t in self._places.values()), default=0)
+
+    def begin(self) -> None:
+        """Start a `for`: right after `restore` go on, else go to the first row of the running epoch."""
+        if not self._resumed and self._turns is not None and not self._ended:
+            epoch = self._running_epoch()
+            self._go_to({s: self._plan.node.first(s, epoch) for s in self._plan.subs})
+        self._untouched, self._resumed = self._resumed, False
+        self._start()
+
+    def _go_to(self, places: dict[int, Any]) -> None:
+        self._close_run()
+        self._places = places
+        self._edge = (self._step, dict(places))
+
+    def _start(self) -> None:
+        """Make the chain and what runs it; threads start with the first batch."""
+        self._close_run()
+        options = self.options
+        running = self._running_epoch()
+        group = options.epochs
+        until = None if group is None else (running // group + 1) * group
+        beyond = options.tail == "carry" or until is None
+        chain = self._chain = build(self.feed, options, None if beyond else until)
+        chain.source.take_snapshots(self._snapshots)
+        chain.node.restore(self._places)
+        batcher = self._batcher = StreamBatcher(chain.batch, chain.pack)
+        shape = Shape(batcher.stage.size, options.accumulation, options.tail, until, chain.pack is not None)
+        firsts = {s: chain.node.first(s, self._origin(t)[0]) for s, t in self._places.items()}
+        whole = json.dumps(firsts) == json.dumps(self._places)
+        epochs = {s: self._origin(t)[0] for s, t in self._places.items()}
+        source = steps(chain.node, self._places, epochs, shape, lambda: chain.source.read, whole=whole)
+        call = _Batches(batcher)
+        if options.workers == 0:
+            self._run = InlineMap(source, call, describe=_words, wake=chain.node.stop)
+        else:
+            ahead = max(1, -(-options.prefetch // options.accumulation)) + 1
+            self._run = OrderedMap(
+                source, call, workers=1, ahead=ahead, chunk=1, name="batches", describe=_words,
+                stall_after=options.stall_after, wake=chain.node.stop,
+            )  # fmt: skip
+        self._turns = self._run.turns()
+        self._ended = False
+        self._granted = 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Give itself."""
+        return self
+
+    def __next__(self) -> Batch:
+        """Hand over the next micro-batch; an error of a sample comes after all rows before it."""
+        if self._turns is None and not self._ended:
+            self.begin()
+        if not self._ready:
+            self._next_step()
+        batch = self._ready.popleft()
+        if not self._ready:
+            self._step += 1
+            self._edge = (self._step, self._places)
+            self._forget()
+        return batch
+
+    def _next_step(self) -> None:
+        limit = self.options.max_steps
+        if self._ended or (limit is not None and self._step >= limit):
+            raise StopIteration
+        if self.options.agree is not None and self._granted == 0:
+            self._agree()
+            if self._ready:
+                return
+        self._granted -= 1
+        if self._fill:
+            self._ready.extend(self._numbered([self._batcher.zero() for _ in range(self.options.accumulation)]))
+            return
+        step, batches = self._take()
+        self._epoch, self._places = step.epoch, step.places
+        if not batches:
+            self._edge = (self._step, self._places)
+            self._end_of_group()
+            return
+        self._untouched = False
+        self._ready.extend(self._numbered(batches))
+
+    def _end_of_group(self) -> None:
+        """End the `for`; one that went on after the last step of an epoch is the `for` of the next."""
+        self._close_run()
+        if self._untouched:
+            self._untouched = False
+            self._start()
+            self._next_step()
+            return
+        self._ended = True
+        raise StopIteration
+
+    def _numbered(self, batches: list[Batch]) -> list[Batch]:
+        for micro, batch in enumerate(batches):
+            info = batch.info
+            info.epoch, info.step, info.micro = self._epoch, self._step, micro
+            info.last, info.step_label_tokens = micro == len(batches) - 1, None
+        return batches
+
+    def _take(self) -> tuple[StepRows, list[Batch]]:
+        assert self._turns is not None
+        start = time.perf_counter()
+        try:
+            turn = next(self._turns)
+        except StopIteration:
+            raise StateError("the stream ended without saying where", fix="this is a fault of thalweg") from None
+        finally:
+            self._waited += time.perf_counter() - start
+        if turn.error is not None:
+            self._close_run()
+            raise turn.error
+        step, batches = turn.outputs[0]
+        return step, batches
+
+    # ---- equal steps
+
+    def _agree(self) -> None:
+        """Ask all ranks until some step is granted, or the end is."""
+        options, pause, start = self.options, BACK_OFF[0], time.monotonic()
+        assert options.agree is not None
+        while True:
+            mine_now = self._answer()
+            answers = [Answer(int(r), str(w)) for r, w in options.agree(mine_now.ready, mine_now.status)]
+            found = grant(answers, max(1, options.prefetch), options.until)
+            if found.over:
+                return self._end_together(found.failed, found.empty)
+            self._fill = options.topology.dp_rank in found.filler
+            self._granted = found.steps
+            if found.steps:
+                return None
+            if time.monotonic() - start > options.stall_after:
+                waiting = [r for r, a in enumerate(answers) if a.ready == 0 and a.status == READING]
+                raise StalledError(
+                    f"rank {waiting[0]} gave no row for {options.stall_after:g} s while it was reading",
+                    where=f"rank {options.topology.dp_rank}",
+                    fix="look at its filters and its source; stall_after= says how long to wait",
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, BACK_OFF[1])
+
+    def _answer(self) -> Answer:
+        """Say what is ready, at once. Inline there is no queue: the next step is made now."""
+        run = self._run
+        if isinstance(run, OrderedMap):
+            ready, outcome, error = run.poll()
+            last = outcome[0][0] if isinstance(outcome, list) and outcome else None
+            if last is not None and not last.micros:
+                return Answer(ready - 1, ENDED)
+            if error is not None:
+                return Answer(ready, EMPTY if isinstance(error, EmptyPassError) else FAILED)
+            return Answer(ready, READING)
+        assert isinstance(run, InlineMap)
+        step = run.peek()
+        if step is None or step.error is not None:
+            return Answer(0, FAILED)
+        return Answer(1, READING) if step.outputs[0][1] else Answer(0, ENDED)
+
+    def _end_together(self, failed: int | None, empty: int | None) -> None:
+        """End at the same step on all ranks; where one failed, all raise."""
+        rank = self.options.topology.dp_rank
+        for other, what in ((failed, "failed"), (empty, "gave no row in a whole pass")):
+            if other is not None and other == rank:
+                self._take()  # raises this rank's own error
+            if other is not None:
+                self._close_run()
+                raise StalledError(
+                    f"rank {other} {what}, so no rank can take another step",
+                    where=f"rank {rank}",
+                    fix=f"look at the error of rank {other}",
+                )
+        if self._untouched:
+            self._places = {s: self._plan.node.first(s, self._running_epoch() + 1) for s in self._plan.subs}
+            self._edge = (self._step, self._places)
+        self._end_of_group()
+
+    # ---- place
+
+    def state(self) -> State:
+        """Give the place at the last step's edge at or before the batch handed over."""
+        step, places = self._edge
+        source = self._plan.source if self._chain is None else self._chain.source
+        held = {}
+        for sub, token in places.items():
+            found = source.snapshot_for(sub, self._plan.node.origin_of(token))
+            if found is None:
+                found = self._given_snapshot(sub, token)
+            held[sub] = (token, found)
+        return write(self._plan.identity, self._plan.shards, step, held)
+
+    def _given_snapshot(self, sub: int, token: Any) -> tuple[int, int, Any] | None:
+        place = self._plan.source.number(sub, self._plan.node.origin_of(token))
+        fit = [g for g in self._snapshots if g[0] == place[0] and g[:2] <= place]
+        return max(fit, key=lambda g: g[:2]) if fit else None
+
+    def _forget(self) -> None:
+        if self._chain is not None and self._places:
+            source, node = self._chain.source, self._plan.node
+            source.forget_before(min(source.number(s, node.origin_of(t)) for s, t in self._places.items()))
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go to a state's place; a step that was under way is begun again.
+
+        Raises:
+            StateError: another feed, or a state that lacks a sub-stream of this rank.
+        """
+        self._step, places = read(state, self._plan.identity, self._plan.shards)
+        mine(places, self._plan.subs, self._plan.shards)
+        self._ready.clear()
+        self._go_to({s: places[s][0] for s in self._plan.subs})
+        self._snapshots = [tuple(places[s][1]) for s in self._plan.subs if places[s][1] is not None]
+        self._epoch = self._running_epoch()
+        self._resumed, self._ended = True, False
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the start of an epoch; of the running one: nothing."""
+        if epoch != self._running_epoch():
+            self._ready.clear()
+            self._go_to({s: self._plan.node.first(s, epoch) for s in self._plan.subs})
+            self._resumed, self._ended = True, False
+
+    # ---- end
+
+    def stats(self) -> dict[str, Any]:
+        """Count by stage, and the seconds that the consumer waited."""
+        out: dict[str, Any] = {"steps": self._step, "epoch": self._epoch, "waited_s": self._waited}
+        chain = self._chain or self._plan
+        out["read"] = chain.source.read
+        for name, node in chain.named:
+            if hasattr(node, "stats"):
+                out[name] = node.stats()
+            elif hasattr(node, "tally"):
+                out[name] = node.tally.to_dict()
+        return out
+
+    def _close_run(self) -> None:
+        run, self._run, self._turns = self._run, None, None
+        if run is not None:
+            run.close()
+        if self._chain is not None:
+            self._chain.node.close()
+        self._ready.clear()
+
+    def close(self) -> None:
+        """End threads and processes. Twice is fine."""
+        self._close_run()
+
+
+def batches(feed: Feed, options: RunOptions) -> StreamNode:
+    """Run a stream; this is what the loader calls."""
+    return StreamNode(feed, options)

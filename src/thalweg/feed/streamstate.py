@@ -1,0 +1,128 @@
+"""The state of a stream: a flat dict of text, with one key for each sub-stream, named for it.
+
+Decides what is written and which states are refused. Any set of ranks that holds all sub-streams between them can
+be put together and continued by any number of ranks that divides them. Knows no node by name.
+"""
+
+import json
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from thalweg.core.errors import StateError
+from thalweg.core.state import State, digest
+from thalweg.feed.identity import StateWarning
+
+KIND, VERSION = "stream", "1"
+SUB = "sub-stream "
+
+
+def sub_key(sub: int) -> str:
+    """Name the key of a sub-stream; numbers sort as text."""
+    return f"{SUB}{sub:06d}"
+
+
+def write(identity: Mapping[str, str], shards: int, step: int, places: Mapping[int, tuple[Any, Any]]) -> State:
+    """Write a state.
+
+    Args:
+        identity: digests by part.
+        shards: number of all sub-streams.
+        step: steps handed over.
+        places: sub-stream -> (token, newest state of the source at or before it, or None).
+    """
+    state: State = {
+        "kind": KIND,
+        "version": VERSION,
+        "parts": " ".join(f"{k}:{v}" for k, v in sorted(identity.items())),
+        "fingerprint": digest({k: v for k, v in identity.items() if k != "map"}),
+        "shards": str(shards),
+        "step": str(step),
+    }
+    for sub, (token, snapshot) in sorted(places.items()):
+        state[sub_key(sub)] = json.dumps({"place": token, "source": snapshot}, separators=(",", ":"))
+    return state
+
+
+def read(state: Mapping[str, Any], identity: Mapping[str, str], shards: int) -> tuple[int, dict[int, tuple[Any, Any]]]:
+    """Read a state: steps handed over, and sub-stream -> (token, state of the source).
+
+    Raises:
+        StateError: another kind, a newer version, another feed, or another number of sub-streams.
+    """
+    if state.get("kind") != KIND:
+        raise StateError(
+            f"a state of kind {state.get('kind')!r} was given to a stream", fix="load it where it was saved"
+        )
+    if int(state.get("version", 0)) > int(VERSION):
+        raise StateError(
+            f"the state has version {state.get('version')}, newest known is {VERSION}", fix="upgrade thalweg"
+        )
+    if int(state["shards"]) != shards:
+        raise StateError(
+            f"the state has {state['shards']} sub-streams and this feed {shards}", where="from_stream(shards=)",
+            fix=f"say shards={state['shards']}; the number of ranks must divide it",
+        )  # fmt: skip
+    saved = dict(item.split(":", 1) for item in str(state["parts"]).split())
+    for part in {**saved, **identity}:
+        if saved.get(part) != identity.get(part) and part != "map":
+            raise StateError(
+                f"the state belongs to another feed: its {part} differs", where=f"part {part!r}",
+                fix="load it with the feed that it was saved with, or start anew",
+            )  # fmt: skip
+    if saved.get("map") != identity.get("map"):
+        warnings.warn("the code of a map differs from the one the state was saved with", StateWarning, stacklevel=4)
+    places = {}
+    for key, text in state.items():
+        if key.startswith(SUB):
+            value = json.loads(text)
+            places[int(key.removeprefix(SUB))] = (value["place"], value["source"])
+    return int(state["step"]), places
+
+
+def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Put the states of all ranks together, so that another number of ranks can continue.
+
+    Args:
+        states: one of each rank, saved at the same step.
+
+    Raises:
+        StateError: states of different feeds or steps, or a sub-stream that two ranks hold at different places.
+    """
+    merged: dict[str, str] = {}
+    first: Mapping[str, Any] | None = None
+    for state in states:
+        first = state if first is None else first
+        for key in ("kind", "parts", "shards", "step"):
+            if state.get(key) != first.get(key):
+                raise StateError(
+                    f"states differ in {key!r}: {first.get(key)} and {state.get(key)}", where="merge_states",
+                    fix="merge states that all ranks saved at the same step of one run",
+                )  # fmt: skip
+        for key, value in state.items():
+            if merged.setdefault(key, value) != value:
+                raise StateError(f"two states hold {key!r} at different places", where="merge_states")
+    if first is None:
+        raise StateError("no state was given", where="merge_states")
+    return merged
+
+
+def mine(places: Mapping[int, Any], wanted: Iterable[int], shards: int) -> None:
+    """Refuse a state that lacks a sub-stream of this rank.
+
+    Raises:
+        StateError: says which are there and which are wanted.
+    """
+    wanted = list(wanted)
+    missing = [s for s in wanted if s not in places]
+    if missing:
+        raise StateError(
+            f"the state holds sub-streams {_short(places)} of {shards}, and this rank needs {_short(wanted)}",
+            where="load_state_dict",
+            fix="put the states of all ranks together with tw.merge_states([...])",
+        )
+
+
+def _short(numbers: Iterable[int]) -> str:
+    given = sorted(numbers)
+    return ", ".join(map(str, given[:8])) + (f" and {len(given) - 8} more" if len(given) > 8 else "")

@@ -1,0 +1,224 @@
+"""The reading end of a stream: sub-streams in turns.
+
+Decides which items are this rank's before anything else is done with them (item i belongs to sub-stream i % L), and
+whose turn is next: the one whose next item has the smallest number. So the order of any rank is that of i % D == r,
+for every D that divides L. Knows no worker, no batch and no other rank.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from thalweg.feed.events import END, ITEM, Event, Token
+from thalweg.feed.origin import Named, Origin, plain
+
+SNAPSHOT_EVERY = 64  # items between two states of the source: a resume reads at most so many again
+
+
+class SubStreams:
+    """Reads the sub-streams of one rank out of one origin, epoch after epoch.
+
+    Token: (epoch, items of the sub-stream handed on in it).
+
+    Args:
+        origin: the items.
+        shards: number L of sub-streams.
+        epochs: epoch at which reading stops; None never.
+        take: numbers of items [a, b) that are read at all, counted over all sub-streams.
+    """
+
+    def __init__(
+        self, origin: Origin, shards: int, epochs: int | None = 1, take: tuple[int, int | None] = (0, None)
+    ) -> None:
+        self._origin, self._shards, self._epochs = origin, shards, epochs
+        self._skip, self._limit = take
+        self._next: dict[int, tuple[int, int]] = {}
+        self._stopped = False
+        self.read = 0  # items read, other ranks' included
+        self.snapshots: deque[tuple[int, int, Any]] = deque()  # (epoch, number of the next item, state), rising
+
+    def first(self, sub: int, epoch: int = 0) -> Token:
+        """Give the token of the beginning of an epoch."""
+        del sub
+        return (epoch, 0)
+
+    def origin_of(self, token: Token) -> Token:
+        """Give the place itself."""
+        return token
+
+    def restore(self, tokens: Mapping[int, Token]) -> None:
+        """Go to the places of these sub-streams."""
+        self._next = {s: (int(t[0]), int(t[1])) for s, t in tokens.items()}
+        self.snapshots.clear()
+
+    def take_snapshots(self, given: list[tuple[int, int, Any]]) -> None:
+        """Take states of the source that a saved state brought along."""
+        self.snapshots.extend(sorted(given, key=lambda g: g[:2]))
+
+    def number(self, sub: int, token: Token) -> tuple[int, int]:
+        """Give (epoch, number among all items) of a sub-stream's next item."""
+        return (int(token[0]), self._skip + int(token[1]) * self._shards + sub)
+
+    def snapshot_for(self, sub: int, token: Token) -> tuple[int, int, Any] | None:
+        """Find the newest state of the source at or before a place."""
+        place = self.number(sub, token)
+        found = None
+        for snapshot in list(self.snapshots):
+            if snapshot[:2] > place:
+                break
+            found = snapshot
+        return found if found is not None and found[0] == place[0] else None
+
+    def forget_before(self, place: tuple[int, int]) -> None:
+        """Forget states that no place from here on needs; called by the consumer, while the reader appends."""
+        snapshots = self.snapshots
+        while len(snapshots) > 1 and snapshots[1][:2] <= place:
+            snapshots.popleft()
+
+    def __iter__(self) -> Iterator[Event]:
+        """Give items and ends in turns."""
+        while self._next and not self._stopped:
+            epoch = min(e for e, _ in self._next.values())
+            if self._epochs is not None and epoch >= self._epochs:
+                return
+            yield from self._epoch(epoch)
+
+    def _epoch(self, epoch: int) -> Iterator[Event]:
+        shards, nxt = self._shards, self._next
+        mine = {s for s, (e, _) in nxt.items() if e == epoch}
+        start = max(self._skip, min(self._skip + nxt[s][1] * shards + s for s in mine))
+        number = start
+        for number, item in enumerate(self._items(epoch, start), start):
+            if self._stopped:
+                return
+            sub = (number - self._skip) % shards
+            if sub not in mine:
+                continue
+            count = (number - self._skip) // shards
+            if count < nxt[sub][1]:
+                continue
+            nxt[sub] = (epoch, count + 1)
+            if type(item) is Named:
+                yield (ITEM, sub, item.sample, (epoch, count + 1), item.id, epoch)
+            else:
+                yield (ITEM, sub, plain(item), (epoch, count + 1), number, epoch)
+        # Each sub-stream ends in its own turn: where its next item would have been.
+        for sub in sorted(mine, key=lambda s: nxt[s][1] * shards + s):
+            nxt[sub] = (epoch + 1, 0)
+            yield (END, sub, None, (epoch + 1, 0), None, epoch)
+
+    def _items(self, epoch: int, start: int) -> Iterator[Any]:
+        """Read from `start` on, noting the source's state now and then."""
+        known = [s for s in self.snapshots if s[0] == epoch and s[1] <= start]
+        snapshot = None if not known else (known[-1][1], known[-1][2])
+        iterator = self._origin.open(epoch, start, snapshot)
+        number = start
+        while self._limit is None or number < self._limit:
+            if number > start and (number - start) % SNAPSHOT_EVERY == 0:
+                self._note(epoch, number)
+            try:
+                item = next(iterator)
+            except StopIteration:
+                return
+            except BaseException as error:
+                error.add_note(f"while reading item {number} of the stream, epoch {epoch}")
+                raise
+            number += 1
+            self.read += 1
+            yield item
+
+    def _note(self, epoch: int, number: int) -> None:
+        if self.snapshots and self.snapshots[-1][:2] >= (epoch, number):
+            return
+        state = self._origin.snapshot()
+        if state is not None:
+            self.snapshots.append((epoch, number, state))
+
+    def stop(self) -> None:
+        """Read no further item; a source that waits for its next one cannot be woken."""
+        self._stopped = True
+
+    def close(self) -> None:
+        """The same: the origin's iterator ends with the thread that runs it."""
+        self._stopped = True
+
+
+class FileStreams:
+    """Sub-streams that each have an origin of their own (one part of the files each), in the same turns.
+
+    Args:
+        origins: one for each sub-stream of this rank.
+        shards: number L of all sub-streams.
+        epochs: epoch at which reading stops; None never.
+    """
+
+    def __init__(self, origins: Mapping[int, Origin], shards: int, epochs: int | None = 1) -> None:
+        self._parts = {s: SubStreams(o, 1, epochs) for s, o in origins.items()}
+        self._shards = shards
+        self._subs: list[int] = []
+        self._places: dict[int, tuple[int, int]] = {}
+
+    def first(self, sub: int, epoch: int = 0) -> Token:
+        """Give the token of the beginning of an epoch."""
+        del sub
+        return (epoch, 0)
+
+    def origin_of(self, token: Token) -> Token:
+        """Give the place itself."""
+        return token
+
+    def restore(self, tokens: Mapping[int, Token]) -> None:
+        """Go to the places of these sub-streams."""
+        self._subs = list(tokens)
+        self._places = {s: self.number(s, t) for s, t in tokens.items()}
+        for sub, token in tokens.items():
+            self._parts[sub].restore({0: token})
+
+    def take_snapshots(self, given: list[tuple[int, int, Any]]) -> None:
+        """Take states of the sources; the number of each names its sub-stream."""
+        for epoch, number, state in given:
+            self._parts[number % self._shards].take_snapshots([(epoch, number // self._shards, state)])
+
+    @property
+    def read(self) -> int:
+        """Count the items read."""
+        return sum(part.read for part in self._parts.values())
+
+    def number(self, sub: int, token: Token) -> tuple[int, int]:
+        """Give (epoch, place in the order of turns) of a sub-stream's next item."""
+        return (int(token[0]), int(token[1]) * self._shards + sub)
+
+    def snapshot_for(self, sub: int, token: Token) -> tuple[int, int, Any] | None:
+        """Find the newest state of a sub-stream's source at or before a place."""
+        found = self._parts[sub].snapshot_for(0, token)
+        return None if found is None else (found[0], found[1] * self._shards + sub, found[2])
+
+    def forget_before(self, place: tuple[int, int]) -> None:
+        """Forget states that no place from here on needs."""
+        for part in self._parts.values():
+            part.forget_before((place[0], place[1] // self._shards))
+
+    def __iter__(self) -> Iterator[Event]:
+        """Give items and ends in turns: the smallest (epoch, number) first."""
+        running = {s: iter(self._parts[s]) for s in self._subs}
+        place = dict(self._places)
+        while running:
+            sub = min(running, key=place.__getitem__)
+            event = next(running[sub], None)
+            if event is None:
+                del running[sub]
+                continue
+            kind, _, value, token, name, epoch = event
+            if kind == ITEM and isinstance(name, int):
+                name = name * self._shards + sub
+            yield (kind, sub, value, token, name, epoch)
+            place[sub] = self.number(sub, token)
+
+    def stop(self) -> None:
+        """Read no further item."""
+        for part in self._parts.values():
+            part.stop()
+
+    def close(self) -> None:
+        """The same."""
+        self.stop()
