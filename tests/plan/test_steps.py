@@ -31,7 +31,7 @@ class Rows:
 
 
 def flat(step):
-    rows = [(s.epoch, i, s.mark) for s in step.spans for i in range(s.index, s.index + s.stop - s.start)]
+    rows = [(s.epoch, i, s.mark) for s in step.spans for i in range(s.first, s.first + s.stop - s.start)]
     return rows + [(None, None, "filler")] * step.filler
 
 
@@ -87,7 +87,7 @@ def test_every_rank_takes_equal_steps_and_rows_are_cut_without_overlap(
         got = []
         for i, (m, rank, spans, filler) in enumerate(shares(step, world, micro, accumulation)):
             assert (m, rank) == divmod(i, world)
-            rows = [(s.epoch, j, s.mark) for s in spans for j in range(s.index, s.index + s.stop - s.start)]
+            rows = [(s.epoch, j, s.mark) for s in spans for j in range(s.first, s.first + s.stop - s.start)]
             assert len(rows) + filler == micro
             got += rows + [(None, None, "filler")] * filler
         assert got == whole

@@ -132,6 +132,16 @@ class Collator:
         info.num_tokens, info.num_label_tokens, info.weight = rows.num_tokens, rows.num_label_tokens, rows.weight
         return self.dialect(rows), info
 
+    def dressed(self, rows: RowArrays, documents: Documents, a: int, b: int) -> tuple[dict[str, Any], BatchInfo]:
+        """Make the batch of arrays that are laid out already: rows a to b of the documents."""
+        assert self.dialect is not None
+        info = LazyInfo(partial(self._names_of, documents, a, b), labels_shifted=self.labels_shifted)
+        info.num_tokens, info.num_label_tokens, info.weight = rows.num_tokens, rows.num_label_tokens, rows.weight
+        return self.dialect(rows), info
+
+    def _names_of(self, documents: Documents, a: int, b: int) -> tuple[list[list[str]], list[list[str]]]:
+        return self._names(documents.part(a, b), 0)
+
     def _no_tokens(self, documents: Documents) -> None:
         samples = documents.samples or []
         if any(s is not None for s in samples):

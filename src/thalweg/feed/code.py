@@ -5,7 +5,11 @@ Decides when two functions count as the same across processes and runs. Never us
 
 import inspect
 from functools import partial
+from types import ModuleType
 from typing import Any
+
+import numpy as np
+import xxhash
 
 from thalweg.core.state import digest
 
@@ -65,8 +69,10 @@ def value_of(value: Any, depth: int = 0) -> str:
         return digest([type(value).__name__, sorted(parts) if isinstance(value, set | frozenset) else parts])
     if isinstance(value, dict):
         return digest([[repr(k), value_of(v, depth + 1)] for k, v in value.items()])
-    if hasattr(value, "dtype") and hasattr(value, "tobytes"):
-        return digest([str(value.dtype), list(value.shape), value.tobytes().hex()[:4096]])
+    if isinstance(value, ModuleType):
+        return value.__name__
+    if isinstance(value, np.ndarray):
+        return digest([str(value.dtype), list(value.shape), xxhash.xxh3_64_hexdigest(np.ascontiguousarray(value).data)])
     own = getattr(value, "fingerprint", None)
     if isinstance(own, str):
         return own

@@ -56,10 +56,10 @@ def runs_of(spans: tuple[Span, ...]) -> tuple[Run, ...]:
     for s in spans:
         n, again = s.stop - s.start, s.mark == REPEATED
         last = out[-1] if out else None
-        if last is not None and (last.epoch, last.repeated, last.index + last.count) == (s.epoch, again, s.index):
+        if last is not None and (last.epoch, last.repeated, last.index + last.count) == (s.epoch, again, s.first):
             out[-1] = Run(last.epoch, last.index, last.count + n, again)
         else:
-            out.append(Run(s.epoch, s.index, n, again))
+            out.append(Run(s.epoch, s.first, n, again))
     return tuple(out)
 
 
@@ -91,7 +91,7 @@ class Ledger:
 
     def event(self, name: str, place: Place, step: int) -> None:
         """Write what happened: resumed or restarted, where, and at which step."""
-        text = json.dumps({"event": name, "epoch": place.epoch, "index": place.index, "step": step}).encode()
+        text = json.dumps({"event": name, "epoch": place.epoch, "index": place.passed, "step": step}).encode()
         with self._lock:
             self._buffer += b"\x02" + EVENT.pack(len(text)) + text
             self._last = None

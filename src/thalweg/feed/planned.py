@@ -7,11 +7,13 @@ never work made ahead. Which rows a step takes is `plan.steps`; what a batch loo
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg.core.allocator import keep_freed_memory
 from thalweg.core.batch import Batch
 from thalweg.core.errors import StateError
 from thalweg.core.state import State
@@ -23,6 +25,7 @@ from thalweg.feed.identity import compare, parts_of, whole, written
 from thalweg.feed.ledger import Ledger
 from thalweg.feed.meters import Meters
 from thalweg.feed.node import RunOptions
+from thalweg.feed.together import can, lay_out_together
 from thalweg.feed.weights import LabelCounter
 from thalweg.plan.epoch import Block
 from thalweg.plan.steps import REPEATED, Place, Span, Step, Walk, cut
@@ -55,6 +58,7 @@ class PlannedNode:
     """
 
     def __init__(self, compiled: Compiled, options: RunOptions, ledger: Ledger | None = None) -> None:
+        keep_freed_memory()
         self.compiled, self.options, self.ledger = compiled, options, ledger
         stage = compiled.batch if compiled.batch is not None else st.Batch(1)
         raw = not isinstance(stage.collate, str) or stage.collate == "raw"
@@ -77,6 +81,7 @@ class PlannedNode:
         self._started = self._resumed = False
         self._ahead: Iterator[tuple[Batch, Micro]] | None = None
         self._peeked: deque[tuple[Batch, Micro]] = deque()
+        self._counted: tuple[Any, int] = (None, 0)  # a step and its label tokens
         self._chunk = 1  # micro-batches read in one call; grows when the first one is out
 
     # ---- where it is
@@ -100,9 +105,13 @@ class PlannedNode:
         """Give the place as a flat dict of str to str, the same on all ranks."""
         p = self._place
         numbers = {
-            "epoch": p.epoch, "block": p.block, "row": p.row, "row_in_epoch": p.index, "rows_before": p.base + p.index,
+            "epoch": p.epoch,
+            "block": p.block,
+            "row": p.row,
+            "row_in_epoch": p.passed,
+            "rows_before": p.base + p.passed,
             "step": self._step,
-        }  # fmt: skip
+        }
         out = {"kind": KIND, "version": VERSION, "tail": self.options.tail, **self._identity}
         out.update((k, str(v)) for k, v in numbers.items())
         return out
@@ -264,15 +273,22 @@ class PlannedNode:
         yield from zip(batches, group, strict=True)
 
     def _batches(self, group: list[Micro], documents: Documents) -> list[Batch]:
-        out: list[Batch] = []
-        row = 0
+        bounds = [0]
         for micro in group:
-            n = sum(s.stop - s.start for s in micro.spans)
-            values, info = self.collator.collate(documents.part(row, row + n), micro.filler)
-            row += n
+            bounds.append(bounds[-1] + sum(s.stop - s.start for s in micro.spans))
+        if len(group) > 1 and not any(m.filler for m in group) and can(self.collator, documents):
+            made = [
+                self.collator.dressed(rows, documents, a, b)
+                for rows, (a, b) in zip(
+                    lay_out_together(self.collator, documents, bounds), pairwise(bounds), strict=True
+                )
+            ]
+        else:
+            parts = [documents.part(a, b) for a, b in pairwise(bounds)]
+            made = [self.collator.collate(part, m.filler) for part, m in zip(parts, group, strict=True)]
+        for (_, info), micro in zip(made, group, strict=True):
             self._inform(info, micro)
-            out.append(Batch(values, info=info))
-        return out
+        return [Batch(values, info=info) for values, info in made]
 
     def _digest(self, group: list[Micro], documents: Documents) -> None:
         """Digest the ids of each row, as they are read with the data."""
@@ -286,8 +302,10 @@ class PlannedNode:
     def _inform(self, info: Any, micro: Micro) -> None:
         info.epoch, info.step, info.micro, info.last = micro.step.epoch, micro.number, micro.micro, micro.last
         if self.labels.known:
-            spans = [s for s in micro.step.spans if s.mark is None]
-            info.step_label_tokens = self.labels.count(spans, self.compiled.order)
+            if self._counted[0] is not micro.step:
+                spans = [s for s in micro.step.spans if s.mark is None]
+                self._counted = (micro.step, self.labels.count(spans, self.compiled.order))
+            info.step_label_tokens = self._counted[1]
         at = 0
         for span in micro.spans:  # rows that come again to fill the step are no rows of the epoch
             n = span.stop - span.start

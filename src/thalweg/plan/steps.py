@@ -5,8 +5,7 @@ Every rank computes the same, so that every rank takes the same number of steps.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from thalweg.core.errors import ConfigError
 
@@ -31,27 +30,25 @@ class Counts(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where a run stands: before row `row` of block `block` of epoch `epoch`.
 
     Args:
         epoch: from 0.
         block: in the epoch.
         row: in the block.
-        index: rows of the epoch before it.
+        passed: rows of the epoch before it.
         base: rows of earlier epochs, counted only where the tail is carry (else 0).
     """
 
     epoch: int = 0
     block: int = 0
     row: int = 0
-    index: int = 0
+    passed: int = 0
     base: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """Consecutive rows of a block. `before`: rows before the block, as runs of balance count them.
 
     Args:
@@ -59,7 +56,7 @@ class Span:
         block: of the rows.
         start: first row in the block.
         stop: end.
-        index: number of the first row in its epoch.
+        first: number of its first row in the epoch.
         before: rows before the block, from the epoch's start (under carry: from the run's).
         mark: None, or REPEATED.
     """
@@ -68,17 +65,16 @@ class Span:
     block: int
     start: int
     stop: int
-    index: int
+    first: int
     before: int
     mark: str | None = None
 
     def part(self, a: int, b: int) -> "Span":
         """Give rows a to b of it, counted from its first."""
-        return replace(self, start=self.start + a, stop=self.start + b, index=self.index + a)
+        return self._replace(start=self.start + a, stop=self.start + b, first=self.first + a)
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """The rows of one optimiser step, all ranks.
 
     Args:
@@ -106,6 +102,7 @@ class Walk:
 
     def __init__(self, counts: Counts, size: int, tail: str, epochs: int | None) -> None:
         self.counts, self.size, self.tail, self.epochs = counts, size, tail, epochs
+        self._block = (-1, -1, 0)  # the block looked at last, and its rows
 
     def steps(self, place: Place) -> Iterator[Step]:
         """Give the steps of one `for` from a place: to the end of its group of epochs.
@@ -122,9 +119,26 @@ class Walk:
                     raise self.never(place.epoch)
                 continue
             idle = 0
-            step = self.step(place)
-            place = step.after
-            yield step
+            while (step := self._inside(place)) is not None:
+                place = step.after
+                yield step
+            if self.begins(place):
+                step = self.step(place)
+                place = step.after
+                yield step
+
+    def _inside(self, place: Place) -> Step | None:
+        """Give the step that begins at a place where it and the next one lie in one block: nothing else to look at."""
+        epoch, block, row, passed, base = place
+        if self._block[:2] != (epoch, block):
+            if block >= self.counts.num_blocks(epoch):
+                return None
+            self._block = (epoch, block, self.counts.num_rows(epoch, block))
+        size = self.size
+        if row + 2 * size > self._block[2]:
+            return None
+        span = Span(epoch, block, row, row + size, passed, base + passed - row)
+        return Step(epoch, (span,), 0, Place(epoch, block, row + size, passed + size, base))
 
     def begins(self, place: Place) -> bool:
         """Say whether a step begins at a place in what is left of its epoch."""
@@ -168,14 +182,14 @@ class Walk:
             rows = self.counts.num_rows(place.epoch, place.block)
             take = min(need, rows - place.row)
             if take:
-                before = place.base + place.index - place.row
-                spans.append(Span(place.epoch, place.block, place.row, place.row + take, place.index, before))
+                before = place.base + place.passed - place.row
+                spans.append(Span(place.epoch, place.block, place.row, place.row + take, place.passed, before))
                 need -= take
-            row, index = place.row + take, place.index + take
+            row, passed = place.row + take, place.passed + take
             if row == rows:
-                place = Place(place.epoch, place.block + 1, 0, index, place.base)
+                place = Place(place.epoch, place.block + 1, 0, passed, place.base)
             else:
-                place = Place(place.epoch, place.block, row, index, place.base)
+                place = Place(place.epoch, place.block, row, passed, place.base)
         return place, need
 
     def _repeat(self, epoch: int, need: int, spans: list[Span]) -> int:
@@ -183,14 +197,14 @@ class Walk:
         again: list[Span] = []
         while need:
             _, need = self._take(Place(epoch), need, again)
-        spans.extend(replace(s, mark=REPEATED) for s in again)
+        spans.extend(s._replace(mark=REPEATED) for s in again)
         return 0
 
     def next_epoch(self, place: Place) -> Place:
         """Give the start of the next epoch. `base` goes on counting under carry, rows passed over included."""
         if self.tail != "carry":
             return Place(place.epoch + 1)
-        rows = place.index - place.row
+        rows = place.passed - place.row
         for block in range(place.block, self.counts.num_blocks(place.epoch)):
             rows += self.counts.num_rows(place.epoch, block)
         return Place(place.epoch + 1, base=place.base + rows)
@@ -200,9 +214,9 @@ class Walk:
         assert self.epochs is not None
         end = (place.epoch // self.epochs + 1) * self.epochs
         if self.tail == "carry":
-            rows = sum(self.counts.rows(e) for e in range(place.epoch, end)) - place.index
+            rows = sum(self.counts.rows(e) for e in range(place.epoch, end)) - place.passed
             return -(-max(rows, 0) // self.size)
-        return sum(self.count_in(e, place.index if e == place.epoch else 0) for e in range(place.epoch, end))
+        return sum(self.count_in(e, place.passed if e == place.epoch else 0) for e in range(place.epoch, end))
 
     def count_in(self, epoch: int, index: int = 0) -> int:
         """Count the steps that begin in an epoch at or behind its row `index`."""
