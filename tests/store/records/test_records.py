@@ -2,6 +2,7 @@
 
 import pickle
 import threading
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from records_rows import equal, token_rows
 import thalweg as tw
 from thalweg.core.errors import IntegrityError, RecordsError, SampleError
 from thalweg.core.sample import Ragged
+from thalweg.store.records import PartWriter, merge_parts
 
 
 def write(path, rows, **options):
@@ -28,7 +30,7 @@ def test_rows_come_back_by_index_slice_iteration_and_gather(tmp_path, shard_byte
     write(tmp_path / "set", rows, shard_bytes=shard_bytes)
     rec = tw.open_records(tmp_path / "set", io=io)
     assert len(rec) == 5000
-    assert all(equal(rec[i], rows[i]) for i in (0, 1, 17, 2047, 2048, 4999))
+    assert all(equal(rec[i], rows[i]) for i in (0, 1, 17, 4095, 4096, 4999))
     assert equal(rec[-3], rows[-3])
     assert equal(rec[10:14], rows[10:14])
     assert all(map(equal, rec, rows))
@@ -98,6 +100,25 @@ def test_the_fingerprint_follows_rows_and_order_and_not_shards_paths_or_widths(t
     with tw.create_records(tmp_path / "h", sync=False) as w:
         w.write_batch({"input_ids": Ragged.from_rows([r["input_ids"] for r in small])})
     assert tw.open_records(tmp_path / "h").fingerprint == wide.fingerprint
+
+
+def test_the_fingerprint_does_not_see_parts_or_generations(tmp_path):
+    rows = [{**r, "mixed": r["input_ids"] if i % 3 else i} for i, r in enumerate(token_rows(900))]
+    whole = write(tmp_path / "whole", rows).fingerprint
+    for cuts in ([300, 600], [1, 2, 3, 899], [450, 450], [0, 900]):
+        bounds = [0, *cuts, 900]
+        for a, b in pairwise(bounds):
+            rec = write(tmp_path / f"a{cuts}", rows[a:b], append=a > 0 or (tmp_path / f"a{cuts}").exists())
+        assert rec.fingerprint == whole
+        for k, (a, b) in enumerate(pairwise(bounds)):
+            with PartWriter(tmp_path / f"p{cuts}", k, len(bounds) - 1, sync=False) as w:
+                for row in rows[a:b]:
+                    w.write(row)
+        merge_parts(tmp_path / f"p{cuts}")
+        assert tw.open_records(tmp_path / f"p{cuts}").fingerprint == whole
+    middle = rows[500]["input_ids"].copy()
+    middle[len(middle) // 2] += 1
+    assert write(tmp_path / "b", [*rows[:500], {**rows[500], "input_ids": middle}, *rows[501:]]).fingerprint != whole
 
 
 def test_nothing_appears_after_an_exception(tmp_path):

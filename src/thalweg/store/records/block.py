@@ -15,6 +15,7 @@ from thalweg.core.errors import RecordsError, SampleError, nearest
 from thalweg.core.sample import INPUT_IDS, Ragged, Sample
 from thalweg.store.records import hashing
 from thalweg.store.records.column import ABSENT, Column, from_batch, from_values, pieces, prepared
+from thalweg.store.records.fingerprint import Content
 from thalweg.store.records.kinds import JSON, NULL, STANDARD, Kind, conform, join, of
 
 MAX_COLUMNS = 1000
@@ -41,9 +42,14 @@ class Block:
             own = None if self.own_ids is None else self.own_ids[a:b]
             yield Block(b - a, columns, self.keys, self.key_of[a:b], own)
 
-    def row_hashes(self) -> NDArray[np.uint64]:
-        """Hash each row; uint64 (n,)."""
+    def light(self) -> NDArray[np.uint64]:
+        """Hash each row lightly; uint64 (n,)."""
         return hashing.of_rows(self.n, ((name, c.hashes(), c.present) for name, c in self.columns.items()))
+
+    def contents(self) -> dict[str, Content]:
+        """Give the contents of array columns for the fingerprint."""
+        found = ((name, c.content()) for name, c in self.columns.items())
+        return {name: content for name, content in found if content is not None}
 
     def ids(self) -> list[str | None] | None:
         """Give the id of each row where it has one; None: no row has."""
@@ -72,18 +78,23 @@ class Pending:
     declared: bool
     values: list[Any] = field(default_factory=list[Any])
     holes: bool = False
+    plain: Any = None  # dtype of arrays of rank 1 that need no check
+
+    def __post_init__(self) -> None:
+        """See which values need no check."""
+        self._note()
+
+    def _note(self) -> None:
+        self.plain = self.kind.dtype if self.kind.dims == (-1,) else None
 
     def ready(self, value: Any) -> Any:
         """Bring a value into the form that is joined at the end, widening the column's type if need be."""
         kind = self.kind
+        if type(value) is np.ndarray and value.dtype is self.plain and value.ndim == 1:
+            return value.tobytes()
         if value is None:
             self.holes = True
             return None
-        if type(value) is np.ndarray and kind.is_array and value.ndim == len(kind.dims) and value.dtype == kind.dtype:
-            if value.ndim == 1 and kind.dims[0] < 0:
-                return value.copy()
-            if self.declared:
-                return prepared(conform(value, kind), kind)
         if self.declared:
             return prepared(conform(value, kind), kind)
         found = of(value)
@@ -102,6 +113,7 @@ class Pending:
                 for v, item in zip(self.values, held.to_list(), strict=True)
             ]
         self.kind = kind
+        self._note()
 
 
 class Rows:
@@ -141,7 +153,7 @@ class Rows:
                     column = self._open(name, value)
                 ready = column.ready(value)
                 column.values.append(ready)
-                self.nbytes += ready.nbytes if isinstance(ready, np.ndarray) else 16
+                self.nbytes += len(ready) if type(ready) is bytes else getattr(ready, "nbytes", 16)
         except Exception as error:
             for column in pending.values():
                 del column.values[n:]
@@ -162,8 +174,11 @@ class Rows:
     def last_ids(self) -> tuple[int, int]:
         """Give the lowest and highest token id of the row added last; (0, 0) where it has none."""
         column = self._pending.get(INPUT_IDS)
-        ids = None if column is None else column.values[-1]
-        return (int(ids.min()), int(ids.max())) if isinstance(ids, np.ndarray) and ids.size else (0, 0)
+        raw = column.values[-1] if column is not None else None
+        if column is None or not isinstance(raw, bytes) or not raw or column.kind.dtype.kind not in "iu":
+            return 0, 0
+        ids = np.frombuffer(raw, column.kind.dtype)
+        return int(ids.min()), int(ids.max())
 
     def take_back(self) -> None:
         """Forget the row added last."""

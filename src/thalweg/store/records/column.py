@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from thalweg.core.sample import Ragged
 from thalweg.store.records import hashing, nested
+from thalweg.store.records.fingerprint import Content
 from thalweg.store.records.kinds import JSON, NULL, Kind, conform
 
 
@@ -76,6 +77,9 @@ class Column:
         elif self.offsets is None:
             out = hashing.of_numbers(self.values, base)
         else:
+            if len(self.kind.dims) == 1:
+                out = hashing.of_arrays(base, self.values, self.offsets)
+                return out if self.nulls is None else np.where(self.nulls, hashing.NULL_HASH, out)
             tag = {"str": hashing.TEXT_TAG, "bytes": hashing.BYTES_TAG}.get(base)
             if tag is None:
                 tag = hashing.array_tag(base, len(self.kind.dims))
@@ -83,6 +87,15 @@ class Column:
             if self.shapes is not None:
                 out = out ^ hashing.of_shapes(self.shapes)
         return out if self.nulls is None else np.where(self.nulls, hashing.NULL_HASH, out)
+
+    def content(self) -> Content | None:
+        """Give the arrays of rank 1 for the fingerprint, as bytes and where each row begins; None: there are none."""
+        if self.kind == JSON:
+            return content_of(self.to_list())
+        if len(self.kind.dims) != 1 or self.offsets is None or not len(self.values):
+            return None
+        data = np.ascontiguousarray(self.values).data.cast("B")
+        return data, self.offsets * self.values.dtype.itemsize
 
     def _json_hashes(self) -> NDArray[np.uint64]:
         """Hash nested values by their bytes, and simple ones as their own type would."""
@@ -119,6 +132,16 @@ class Column:
         return READ[self.kind.base](row.tobytes())
 
 
+def content_of(values: Sequence[Any]) -> Content | None:
+    """Do the same for a list of values, of which some are arrays of rank 1."""
+    found = [v.tobytes() if isinstance(v, np.ndarray) and v.ndim == 1 else b"" for v in values]
+    if not any(found):
+        return None
+    offsets = np.zeros(len(found) + 1, np.int64)
+    np.cumsum([len(f) for f in found], out=offsets[1:])
+    return memoryview(b"".join(found)), offsets
+
+
 READ: dict[str, Callable[[bytes], Any]] = {"str": bytes.decode, "bytes": bytes, "json": nested.decode}
 
 
@@ -128,7 +151,7 @@ WRITE: dict[str, Callable[[Any], bytes]] = {"str": nested.utf8, "bytes": bytes, 
 def from_values(values: Sequence[Any], kind: Kind, *, holes: bool = True) -> Column:
     """Lay values of one kind end to end. None and ABSENT are allowed anywhere, unless `holes` is false.
 
-    Strings, bytes and nested values may come as the bytes that `WRITE` gives.
+    Strings, bytes, nested values and arrays of rank 1 come as the bytes that `prepared` gives.
     """
     n = len(values)
     present = nulls = None
@@ -148,6 +171,8 @@ def from_values(values: Sequence[Any], kind: Kind, *, holes: bool = True) -> Col
     missing = len(some) < n
     sizes = [0 if v is ABSENT or v is None else _size(v) for v in values] if missing else list(map(_size, values))
     np.cumsum(sizes, out=offsets[1:])
+    if len(kind.dims) == 1:
+        offsets //= kind.dtype.itemsize  # arrays of rank 1 come as bytes
     flat = np.frombuffer(b"".join(some), np.uint8)
     if not kind.is_array:
         return Column(kind, flat, offsets, present, nulls)
@@ -187,10 +212,13 @@ def from_batch(values: Any, kind: Kind) -> Column:
 
 
 def prepared(value: Any, kind: Kind) -> Any:
-    """Bring one conforming value into the form that `from_values` joins: bytes or a contiguous array of its own."""
+    """Bring one conforming value into the form that `from_values` joins: bytes, or a contiguous array of its own."""
     if value is None or kind.is_number or kind == NULL:
         return value
-    return np.array(value, kind.dtype, order="C") if kind.is_array else WRITE[kind.base](value)
+    if not kind.is_array:
+        return WRITE[kind.base](value)
+    array = np.array(value, kind.dtype, order="C")
+    return array.tobytes() if array.ndim == 1 else array
 
 
 def as_json(column: Column) -> Column:

@@ -155,7 +155,7 @@ class Decoder:
         if not len(starts):
             return np.empty(0, np.uint8)
         if isinstance(self._memory, Region):
-            return gather(self._memory, starts, sizes)
+            return gather(self._memory, "uint8", starts, sizes)
         return np.frombuffer(self._memory.ranges(starts, starts + sizes), np.uint8)
 
 

@@ -17,25 +17,34 @@ _STEP, _REACH = 1 << 30, (1 << 31) - 1  # a view's offset is int32, so windows b
 _VIEW = np.dtype([("size", "<i4"), ("prefix", "<i4"), ("buffer", "<i4"), ("offset", "<i4")])
 
 
-def gather(region: Region, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Copy byte ranges end to end.
+def gather(region: Region, width: str, starts: NDArray[np.int64], sizes: NDArray[Any]) -> NDArray[Any]:
+    """Copy ranges end to end.
 
     Args:
         region: mapped memory.
-        starts: int64 (k,), first byte of each range in the region.
-        sizes: int64 (k,), bytes of each range.
+        width: element type.
+        starts: int64 (k,), first element of each range in the region.
+        sizes: (k,), elements of each range.
 
     Returns:
-        uint8 (sizes.sum(),).
+        (sizes.sum(),) of `width`.
     """
-    if len(starts) < CAST_FROM or int(sizes.max()) >= _STEP:
-        return join(region.bytes.data, starts.tolist(), (starts + sizes).tolist())
-    return _cast(region, starts, sizes)
+    if len(starts) < CAST_FROM:
+        data = region.buffer(width)
+        ends = (starts + sizes).tolist()
+        return np.frombuffer(bytearray().join([data[a:b] for a, b in zip(starts.tolist(), ends, strict=True)]), width)
+    size = np.dtype(width).itemsize
+    if size > 1:
+        starts, sizes = starts * size, sizes * np.int64(size)
+    if int(sizes.max()) >= _STEP:
+        return gather_few(region, starts, sizes).view(width)
+    return _cast(region, starts, sizes).view(width)
 
 
-def join(data: memoryview, starts: list[int], ends: list[int]) -> NDArray[np.uint8]:
-    """Copy slices of a buffer end to end."""
-    return np.frombuffer(bytearray().join(map(data.__getitem__, map(slice, starts, ends))), np.uint8)
+def gather_few(region: Region, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Copy byte ranges of any size end to end."""
+    data, ends = region.buffer("uint8"), (starts + sizes).tolist()
+    return np.frombuffer(bytearray().join([data[a:b] for a, b in zip(starts.tolist(), ends, strict=True)]), np.uint8)
 
 
 def _cast(region: Region, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.uint8]:

@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.store import fs
-from thalweg.store.records import hashing, place
+from thalweg.store.records import fingerprint, place
 from thalweg.store.records.facts import FactFile
 from thalweg.store.records.kinds import NULL, Kind, join, parse
 from thalweg.store.records.manifest import Fact, Layout, Manifest, Shard, pack
 from thalweg.store.records.part import describe
+from thalweg.store.records.reread import Reread
 
 
 def publish(folder: Path, own: Manifest, base: Manifest | None, *, replace: bool, sync: bool) -> Manifest:
@@ -51,27 +52,26 @@ def combine(
     Writes their facts end to end as `PREFIX.NAME.all.npy`, first under the prefix `scratch` where that is given.
     """
     facts = _join_facts(parts, folder, prefix, scratch or prefix, sync=sync)
-    return msgspec.structs.replace(joined(parts), facts=facts)
+    return msgspec.structs.replace(joined(parts, folder), facts=facts)
 
 
-def joined(parts: Sequence[Manifest]) -> Manifest:
+def joined(parts: Sequence[Manifest], folder: Path) -> Manifest:
     """Give the manifest of the rows of all parts in order, without facts."""
     layouts: list[Layout] = []
     shards: list[Shard] = []
     columns: dict[str, Kind] = {}
-    total, before = hashing.EMPTY, 0
+    before = 0
     for part in parts:
         numbers = []
         for layout in part.layouts:
             if layout not in layouts:
                 layouts.append(layout)
             numbers.append(layouts.index(layout))
-        for shard in part.shards:
-            shards.append(msgspec.structs.replace(shard, layout=numbers[shard.layout], index=before + shard.index))
-            total = hashing.followed_by(total, (shard.rows, *shard.prints))
+        shards += [msgspec.structs.replace(s, layout=numbers[s.layout], index=before + s.index) for s in part.shards]
         before += len(part.indexes)
         for name, word in part.columns.items():
             columns[name] = join(columns.get(name, NULL), parse(word))
+    total = fingerprint.join([p.print for p in parts], Reread(folder, parts))
     lineage: dict[str, Any] = {}
     for part in parts:
         lineage.update(part.lineage)
@@ -79,7 +79,8 @@ def joined(parts: Sequence[Manifest]) -> Manifest:
         parts[0],
         rows=sum(p.rows for p in parts),
         tokens=sum(p.tokens for p in parts),
-        fingerprint=hashing.text(total),
+        fingerprint=total.text(),
+        print=total,
         columns={name: str(kind) for name, kind in columns.items()},
         lineage=lineage,
         layouts=layouts,

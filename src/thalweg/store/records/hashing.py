@@ -1,24 +1,17 @@
-"""Row hashes and the fingerprint of rows in order.
+"""Light hashes of values and rows: the same for equal values, however they are kept.
 
-A row's hash depends on its keys and values alone: not on the width at rest, on blocks, shards or paths. The
-fingerprint of rows is a polynomial in their hashes, so that of A followed by B follows from those of A and B.
-Decides both. Knows no file.
+Of an array of rank 1 only its length, its first and its last element enter; the rest is hashed in chunks of rows, by
+`fingerprint`. Every other value enters whole. Knows no file.
 """
 
 from collections.abc import Callable, Iterable
-from hashlib import blake2b
-from typing import Any, TypeAlias
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-Print: TypeAlias = tuple[int, int, int]  # rows, and two polynomials modulo 2**64
-
-EMPTY: Print = (0, 0, 0)
-_MASK = 2**64 - 1
-_BASES = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F)  # odd, so powers never vanish
-_POWERS: dict[int, NDArray[np.uint64]] = {}
 _NULL, _TRUE, _FALSE = (xxh3_64_intdigest(t) for t in (b"null", b"true", b"false"))
 _SEEDS = {name: xxh3_64_intdigest(name.encode()) for name in ("int", "float", "str", "bytes", "json")}
 
@@ -28,6 +21,12 @@ def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
+
+
+@lru_cache(maxsize=4096)
+def name_hash(name: str) -> int:
+    """Hash the name of a column."""
+    return xxh3_64_intdigest(name.encode())
 
 
 def of_spans(data: memoryview, offsets: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -52,13 +51,26 @@ def of_numbers(values: NDArray[Any], base: str) -> NDArray[np.uint64]:
     if base in ("bool", "bool_"):
         return np.where(values.astype(bool), np.uint64(_TRUE), np.uint64(_FALSE)) ^ np.uint64(base == "bool_")
     seed = np.uint64(_SEEDS.get(base) or xxh3_64_intdigest(base.encode()))
-    if values.dtype.kind == "f":
-        bits = np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}").astype(np.uint64)
-    else:
-        bits = values.astype(np.int64).view(np.uint64) if values.dtype.kind == "i" else values.astype(np.uint64)
-    return mix(bits ^ seed)
+    return mix(bits(values) ^ seed)
 
 
+def bits(values: NDArray[Any]) -> NDArray[np.uint64]:
+    """Give numbers as their bits, -0.0 apart from 0.0; uint64 (n,)."""
+    return np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}").astype(np.uint64)
+
+
+def of_arrays(base: str, values: NDArray[Any], offsets: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Hash arrays of rank 1 lightly: type, length, first and last element; uint64 (n,)."""
+    lengths = np.diff(offsets)
+    out = mix(lengths.view(np.uint64) ^ np.uint64(array_tag(base, 1)))
+    if not len(values):
+        return out
+    some = lengths > 0
+    first, last = bits(values[np.minimum(offsets[:-1], len(values) - 1)]), bits(values[offsets[1:] - 1])
+    return np.where(some, mix(out + first) + mix(last), out)
+
+
+@lru_cache(maxsize=4096)
 def array_tag(base: str, rank: int) -> int:
     """Give the tag of an array: its element type and rank."""
     return xxh3_64_intdigest(f"{base}:{rank}".encode())
@@ -82,8 +94,10 @@ def of_value(value: Any, encode: Callable[[Any], bytes]) -> int:
         base = "bool_" if value.dtype == bool else value.dtype.name
         if value.ndim == 0:
             return int(of_numbers(np.array([value]), base)[0])
+        if value.ndim == 1:
+            return int(of_arrays(base, np.ascontiguousarray(value), np.array([0, value.size], np.int64))[0])
         content = _one(np.ascontiguousarray(value).tobytes(), array_tag(base, value.ndim))
-        return content ^ xxh3_64_intdigest(np.asarray(value.shape, np.int64).tobytes()) if value.ndim > 1 else content
+        return content ^ xxh3_64_intdigest(np.asarray(value.shape, np.int64).tobytes())
     return _one(encode(value), JSON_TAG)
 
 
@@ -109,34 +123,6 @@ def of_rows(n: int, columns: Iterable[tuple[str, NDArray[np.uint64], NDArray[np.
     """
     rows = np.zeros(n, np.uint64)
     for name, hashes, present in columns:
-        term = mix(hashes + np.uint64(xxh3_64_intdigest(name.encode())))
+        term = mix(hashes + np.uint64(name_hash(name)))
         rows += term if present is None else np.where(present, term, np.uint64(0))
     return mix(rows)
-
-
-def of_order(rows: NDArray[np.uint64]) -> Print:
-    """Give the fingerprint of rows in order."""
-    n = len(rows)
-    f, g = (int((rows * _powers(k, n)).sum(dtype=np.uint64)) for k in range(2))
-    return (n, f, g)
-
-
-def _powers(which: int, n: int) -> NDArray[np.uint64]:
-    """Powers of a base, falling to 1: uint64 (n,)."""
-    have = _POWERS.get(which)
-    if have is None or len(have) < n:
-        factors = np.full(max(n, 8192), _BASES[which], np.uint64)
-        factors[0] = 1
-        have = _POWERS[which] = np.ascontiguousarray(np.cumprod(factors, dtype=np.uint64)[::-1])
-    return have[len(have) - n :]
-
-
-def followed_by(a: Print, b: Print) -> Print:
-    """Give the fingerprint of the rows of `a` followed by those of `b`."""
-    f, g = ((x * pow(base, b[0], 2**64) + y) & _MASK for x, y, base in zip(a[1:], b[1:], _BASES, strict=True))
-    return (a[0] + b[0], f, g)
-
-
-def text(print_: Print) -> str:
-    """Write a fingerprint as 16 hex digits."""
-    return blake2b(repr(print_).encode(), digest_size=8).hexdigest()

@@ -10,6 +10,7 @@ import msgspec
 from xxhash import xxh3_128_hexdigest
 
 from thalweg.core.errors import IntegrityError, RecordsError
+from thalweg.store.records.fingerprint import Print
 
 FORMAT, VERSION = "thalweg.records", 1
 T = TypeVar("T", bound=msgspec.Struct)
@@ -79,7 +80,7 @@ HEAD = 4  # first row in the shard, first byte, end byte, checksum (bits of xxh3
 
 
 class Shard(msgspec.Struct, frozen=True):
-    """A shard. `checksum`: xxh3_128 of the checksums of its pieces; `at`: place in the index; `prints`: fingerprint."""
+    """A shard. `checksum`: xxh3_128 of the checksums of its pieces; `at`: place in the index, in bytes."""
 
     name: str
     rows: int
@@ -89,7 +90,6 @@ class Shard(msgspec.Struct, frozen=True):
     layout: int
     index: int
     at: int
-    prints: tuple[int, int]
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -101,6 +101,7 @@ class Manifest(msgspec.Struct, frozen=True):
     rows: int
     tokens: int
     fingerprint: str
+    print: Print
     columns: dict[str, str]
     lineage: dict[str, Any]
     layouts: list[Layout]

@@ -3,25 +3,20 @@
 Decides where the parts of a set are found and how they are put together. Knows no row.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.core.errors import IntegrityError, RecordsError
-from thalweg.core.sample import Ragged
+from thalweg.core.errors import IntegrityError
 from thalweg.store import fs
-from thalweg.store.records import place
 from thalweg.store.records.blocks import BlockTable, Touch
 from thalweg.store.records.decode import Decoder
-from thalweg.store.records.generation import fact_pieces, joined
-from thalweg.store.records.manifest import Fact, File, Manifest, unpack
-from thalweg.store.records.parts import missing_parts, unfinished
+from thalweg.store.records.manifest import Fact, File, Manifest
 from thalweg.store.records.region import FileReads, Region, place_shards
 from thalweg.store.records.token_ids import TokenIds
 
@@ -123,45 +118,6 @@ class Opened:
         return Decoder(self.table, self.memory)
 
     @cached_property
-    def ids_only(self) -> Callable[[NDArray[np.int64]], Ragged | None] | None:
+    def ids_only(self) -> TokenIds | None:
         """The short way to `input_ids` alone, where the set allows it."""
         return TokenIds.of(self.table, self.memory, self.touch, self.decoder, self.facts)
-
-
-def find(source: Source, generation: int | None, *, partial: bool) -> Opened:
-    """Find a generation of a set and read its manifest.
-
-    Raises:
-        RecordsError: there is none, or it is unfinished.
-    """
-    folder = Path(source.path)
-    if not folder.is_dir():
-        raise RecordsError("there is no record set", where=str(folder), fix="check the path; a set is a directory")
-    whole = place.generations(folder)
-    if generation is not None or (whole and not partial):
-        manifest = place.read_manifest(place.manifest_path(folder, whole[-1] if generation is None else generation))
-        return Opened(source, folder, manifest)
-    declared = place.declarations(folder)
-    if not declared:
-        raise RecordsError("there is no record set", where=str(folder), fix="check the path, or write it first")
-    count, missing = missing_parts(folder, declared[-1])
-    if missing and not partial:
-        raise unfinished(folder, count, missing)
-    if not missing and not partial:
-        raise RecordsError("all parts are there, but they are not merged", where=str(folder), fix="merge_parts(path)")
-    paths = [place.part_path(folder, declared[-1], k) for k in range(count) if k not in set(missing)]
-    parts = [unpack(p.read_bytes(), Manifest, str(p)) for p in paths]
-    if whole:
-        parts.insert(0, place.read_manifest(place.manifest_path(folder, whole[-1])))
-    return _unmerged(source, folder, parts)
-
-
-def _unmerged(source: Source, folder: Path, parts: list[Manifest]) -> Opened:
-    if not parts:
-        raise RecordsError("no part of the set is there", where=str(folder), fix="wait for the first part")
-    names = dict.fromkeys(name for p in parts for name in p.facts)
-    facts = {
-        name: np.concatenate([piece for p in parts for piece in fact_pieces(folder, p.rows, p.facts.get(name))])
-        for name in names
-    }
-    return Opened(source, folder, msgspec.structs.replace(joined(parts), generation=parts[-1].generation), facts)

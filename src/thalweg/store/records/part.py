@@ -13,12 +13,14 @@ from xxhash import xxh3_128_hexdigest
 from thalweg.core.errors import SampleError
 from thalweg.core.sample import INPUT_IDS
 from thalweg.store import fs
-from thalweg.store.records import hashing
 from thalweg.store.records.block import Block
 from thalweg.store.records.facts import FactFile, of_block
+from thalweg.store.records.fingerprint import Printer
 from thalweg.store.records.kinds import NULL, Kind, join, parse
 from thalweg.store.records.manifest import FORMAT, VERSION, Fact, File, Layout, Manifest, Shard
 from thalweg.store.records.shard import ShardFile, Written, widths_for
+
+BLOCK_BYTES = 8 << 20
 
 
 class PartFiles:
@@ -48,8 +50,10 @@ class PartFiles:
         self.folder, self.prefix, self.sync = folder, prefix, sync
         self._declared, self._shard_bytes = dict(declared or {}), shard_bytes
         self._named, self.vocab_size = tuple(facts), vocab_size
+        self.block_bytes = min(BLOCK_BYTES, shard_bytes)
         self._widths = widths_for(vocab_size, self._declared)
         self._shard: ShardFile | None = None
+        self._printer = Printer()
         self._done: list[Written] = []
         self._facts: dict[str, FactFile] = {}
         self._made: list[Path] = []
@@ -75,6 +79,7 @@ class PartFiles:
             shard = self._shard = ShardFile(path, block, self._widths)
             self._made.append(path)
         shard.note_keys(block)
+        self._printer.add(block.light(), block.contents())
         shard.write(block)
         for name, column in block.columns.items():
             self.kinds[name] = join(self.kinds.get(name, NULL), column.kind)
@@ -115,16 +120,15 @@ class PartFiles:
         """Close everything and give the manifest of these files alone."""
         self._close_shard()
         index, layouts, shards = self._write_index()
-        total = hashing.EMPTY
-        for done in self._done:
-            total = hashing.followed_by(total, done.prints)
+        total = self._printer.finish()
         return Manifest(
             format=FORMAT,
             version=VERSION,
             generation=0,
             rows=self.rows,
             tokens=self.tokens,
-            fingerprint=hashing.text(total),
+            fingerprint=total.text(),
+            print=total,
             columns={name: str(kind) for name, kind in self.kinds.items()},
             lineage=lineage,
             layouts=layouts,
@@ -144,11 +148,7 @@ class PartFiles:
                 layouts.append(done.layout)
             raw = done.index.tobytes()
             number = layouts.index(done.layout)
-            shards.append(
-                Shard(
-                    done.path.name, done.rows, done.size, done.checksum, len(done.index), number, 0, at, done.prints[1:]
-                )
-            )
+            shards.append(Shard(done.path.name, done.rows, done.size, done.checksum, len(done.index), number, 0, at))
             pieces.append(raw)
             at += len(raw)
         data = b"".join(pieces)

@@ -19,8 +19,9 @@ from thalweg.store.records import hashing
 from thalweg.store.records.column import Column
 from thalweg.store.records.decode import public
 from thalweg.store.records.facts import LENGTH
+from thalweg.store.records.find import find
 from thalweg.store.records.manifest import ID_HASH, KEYS, OWN_ID
-from thalweg.store.records.opened import Opened, Source, find
+from thalweg.store.records.opened import Opened, Source
 from thalweg.store.records.single import RowReader
 
 IO = Literal["auto", "mmap", "pread"]
@@ -42,6 +43,7 @@ class Records:
         self._all = columns is None
         self._n = opened.manifest.rows
         self._single: RowReader | None = None
+        self._ids: tuple[memoryview, memoryview, NDArray[Any]] | None = None  # for sets of `input_ids` alone
 
     # ---- what it is
     @property
@@ -119,6 +121,12 @@ class Records:
             IndexError: no such row.
             TypeError: not a whole number.
         """
+        ids = self._ids
+        if ids is not None and type(index) is int:
+            starts, lengths, values = ids
+            at = starts[index]  # negative numbers count from the end here too, and others raise IndexError
+            if at:
+                return {INPUT_IDS: values[at : at + lengths[index]]}
         if isinstance(index, slice):
             return self.rows(np.arange(*index.indices(self._n)))
         row = index if type(index) is int else operator.index(index)
@@ -126,22 +134,26 @@ class Records:
             row += self._n
         if not 0 <= row < self._n:
             raise IndexError(f"row {index} of {self._n}")
-        single = self._single
-        if single is None:
-            single = self._single = RowReader(self._opened, self._columns)
-        sample = single(row)
+        if self._single is None:
+            self._open_single()
+        assert self._single is not None
+        if self._ids is not None and self._opened.ids_only is not None:
+            self._opened.ids_only.fill(self._opened.table.of_rows(np.array([row])))
+        sample = self._single(row)
         return self.rows(np.array([row]))[0] if sample is None else sample
+
+    def _open_single(self) -> None:
+        self._single = RowReader(self._opened, self._columns)
+        only = [layout.keys == [[INPUT_IDS]] for layout in self._opened.manifest.layouts]
+        if self._columns == (INPUT_IDS,) and only and all(only) and self._opened.ids_only is not None:
+            self._ids = self._opened.ids_only.single()
 
     def __iter__(self) -> Iterator[Sample]:
         """Give all rows in order."""
-        single = self._single
-        if single is None:
-            single = self._single = RowReader(self._opened, self._columns)
-        table = self._opened.table
-        for block in range(len(table)):
-            first, end = int(table.first[block]), int(table.first[block + 1])
-            rows = single.block(block)
-            yield from self.rows(np.arange(first, end)) if rows is None else rows
+        if self._single is None:
+            self._open_single()
+        assert self._single is not None
+        return self._single.everything(lambda a, b: self.rows(np.arange(a, b)))
 
     def read(self, indices: Any, columns: Sequence[str] | None = None) -> dict[str, Any]:
         """Read rows by columns, in the order asked.

@@ -4,27 +4,30 @@ Decides which blocks a shard can still take, and the checksums of its pieces. Kn
 shard.
 """
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from xxhash import xxh3_64_intdigest, xxh3_128_hexdigest
+from xxhash import xxh3_64, xxh3_128_hexdigest
 
 from thalweg.store import fs
-from thalweg.store.records import arrow, hashing
+from thalweg.store.records import arrow
 from thalweg.store.records.block import Block
 from thalweg.store.records.column import Column, from_values
 from thalweg.store.records.kinds import JSON, NULL, Kind, join, parse
 from thalweg.store.records.manifest import HEAD, ID_HASH, KEYS, OWN_ID, Layout, Stored
 
+_STEP = 256 << 10  # bytes hashed and then written while they are in the cache
 _IDS = ("row", "column", "own")
 
 
 @dataclass(slots=True)
 class Written:
-    """A finished shard. `index`: int64 (blocks, layout.width); `prints`: fingerprint of its rows."""
+    """A finished shard. `index`: int64 (blocks, layout.width)."""
 
     path: Path
     layout: Layout
@@ -32,12 +35,50 @@ class Written:
     rows: int
     size: int
     checksum: str
-    prints: hashing.Print
 
 
 def ids_mode(block: Block) -> str:
     """Say where the ids of a block's rows come from."""
     return "own" if block.own_ids is not None else "column" if "id" in block.columns else "row"
+
+
+class HashedSink:
+    """A file for Arrow to write into, which hashes the bytes on their way, piece by piece."""
+
+    closed = False
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        self._hash = xxh3_64()
+        self.size = 0
+
+    def write(self, data: Any) -> int:
+        """Write all of a buffer."""
+        self._hash.update(data)
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._fd, view) :]
+        self.size += len(data)
+        return len(data)
+
+    def cut(self) -> int:
+        """Give the hash of what was written since the last cut."""
+        found = self._hash.intdigest()
+        self._hash.reset()
+        return found
+
+    def tell(self) -> int:
+        """Bytes written so far."""
+        return self.size
+
+    def flush(self) -> None:
+        """Do nothing: nothing is held back."""
+
+    def close(self) -> None:
+        """Close the file. Twice is fine."""
+        if not self.closed:
+            self.closed = True
+            os.close(self._fd)
 
 
 class ShardFile:
@@ -58,16 +99,16 @@ class ShardFile:
         self._kinds = {name: c.kind for name, c in first.columns.items()}
         self._all = Layout(self.columns, [], self.keyed, self.ids).all_columns
         self._schema = arrow.schema(self._all)
-        self._sink = pa.OSFile(str(self._temporary), "wb")
+        self._sink = HashedSink(self._temporary)
         self._writer = pa.ipc.new_file(self._sink, self._schema)
-        self._spans: list[tuple[int, int]] = []  # rows before, first byte of each block
+        self._blocks: list[tuple[int, int, int, int]] = []  # rows before, first byte, end, hash
+        self._digests: list[int] = []
         self.rows = 0
-        self.prints = hashing.EMPTY
 
     @property
     def size(self) -> int:
         """Bytes written so far."""
-        return int(self._sink.tell())
+        return self._sink.size
 
     def accepts(self, block: Block) -> bool:
         """Whether a block fits the columns, types, keys and ids that the shard began with."""
@@ -79,8 +120,8 @@ class ShardFile:
             return False
         return _IDS.index(ids_mode(block)) <= _IDS.index(self.ids)
 
-    def write(self, block: Block) -> NDArray[np.uint64]:
-        """Add a block and give its row hashes."""
+    def write(self, block: Block) -> None:
+        """Add a block."""
         arrays: list[pa.Array] = []
         for how in self.columns:
             arrays += arrow.arrays(block.columns.get(how.name), how, block.n)
@@ -88,12 +129,12 @@ class ShardFile:
             arrays += arrow.arrays(self._hidden(how.name, block), how, block.n)
         for name, column in block.columns.items():
             self._kinds[name] = _widened(self._kinds[name], column.kind)
-        self._spans.append((self.rows, self.size))
+        first = self.size
         self._writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+        digest = self._sink.cut()
+        self._digests.append(digest)
+        self._blocks.append((self.rows, first, self.size, digest))
         self.rows += block.n
-        rows = block.row_hashes()
-        self.prints = hashing.followed_by(self.prints, hashing.of_order(rows))
-        return rows
 
     def _hidden(self, name: str, block: Block) -> Column:
         known = np.array([self.keys.setdefault(k, len(self.keys)) for k in block.keys], np.int32)
@@ -112,36 +153,31 @@ class ShardFile:
 
     def close(self, *, sync: bool) -> Written:
         """Finish the file, find its buffers, take its checksums, and give it its name."""
-        end = self.size
         self._writer.close()
+        self._digests.append(self._sink.cut())
         self._sink.close()
         columns = [Stored(c.name, str(self._kinds[c.name]), c.width, c.shape) for c in self.columns]
         layout = Layout(columns, [list(k) for k in self.keys], self.keyed, self.ids)
-        index, checksum = self._index(layout, end)
+        index, checksum = self._index(layout), combined(self._digests)
         if sync:
             fs.sync_file(self._temporary)
         size = self._temporary.stat().st_size
         self._temporary.rename(self.path)
-        return Written(self.path, layout, index, self.rows, size, checksum, self.prints)
+        return Written(self.path, layout, index, self.rows, size, checksum)
 
-    def _index(self, layout: Layout, end: int) -> tuple[NDArray[np.int64], str]:
+    def _index(self, layout: Layout) -> NDArray[np.int64]:
+        """Find the buffers of all blocks in the finished file."""
+        index = np.zeros((len(self._blocks), layout.width), np.int64)
+        heads = np.array(self._blocks, np.uint64).astype(np.int64)
+        index[:, :HEAD] = heads
         with pa.memory_map(str(self._temporary)) as mapped:
             whole = mapped.read_buffer(mapped.size())
-            data, base = memoryview(whole), whole.address
             reader = pa.ipc.open_file(pa.BufferReader(whole))
-            index = np.zeros((len(self._spans), layout.width), np.int64)
-            bounds = [at for _, at in self._spans] + [end]
-            digests = [xxh3_64_intdigest(data[: bounds[0]])]
-            for k, (row, at) in enumerate(self._spans):
-                digest = xxh3_64_intdigest(data[at : bounds[k + 1]])
-                digests.append(digest)
-                index[k, :3] = row, at, bounds[k + 1]
-                index[k, 3] = np.uint64(digest).astype(np.int64)
-                index[k, HEAD:] = arrow.places(reader.get_batch(k), self._all, base)
-            index[:, HEAD:] = arrow.checked(index[:, HEAD:], len(data))
-            digests.append(xxh3_64_intdigest(data[end:]))
-            del reader, data
-        return index, combined(digests)
+            for k in range(len(index)):
+                index[k, HEAD:] = arrow.places(reader.get_batch(k), self._all, whole.address)
+            index[:, HEAD:] = arrow.checked(index[:, HEAD:], whole.size)
+            del reader, whole
+        return index
 
     def abandon(self) -> None:
         """Close and remove the unfinished file."""
@@ -150,7 +186,7 @@ class ShardFile:
 
 
 def combined(digests: list[int]) -> str:
-    """Combine the checksums of a shard's head, blocks and tail into the shard's."""
+    """Combine the checksums of a shard's blocks, the first with the head, and of its tail into the shard's."""
     return xxh3_128_hexdigest(np.array(digests, np.uint64).tobytes())
 
 

@@ -5,7 +5,7 @@ long way.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -33,7 +33,7 @@ class RowReader:
         memory = opened.memory
         self._memory = memory if isinstance(memory, Region) else None
         if self._memory is not None:
-            self._words = self._memory.view("int64").data
+            self._words = self._memory.buffer("int64")
 
     def __call__(self, row: int) -> Sample | None:
         """Read row `row`, 0 <= row < n, or give None where it goes the long way."""
@@ -55,23 +55,26 @@ class RowReader:
                 out[name] = getter(local)
         return out
 
-    def block(self, block: int) -> "list[Sample] | map[Sample] | None":
-        """Give all rows of a block, or None where they go the long way."""
-        plan = self._blocks[block] if block in self._blocks else self._plan(block)
-        if plan is None or any(getter is not None for *_, getter in plan[1]):
-            return None
-        first, columns = plan
-        n = self._first[block + 1] - first
-        lists: list[Any] = []
-        for _, at, base, view, _ in columns:
-            offsets = self._words[at : at + n + 1].tolist()
-            part = view[base : base + offsets[-1]]
-            lists.append([part[a:b] for a, b in pairwise(offsets)])
-        names = [name for name, *_ in columns]
-        if len(names) == 1:
-            name = names[0]
-            return [{name: row} for row in lists[0]]
-        return [dict(zip(names, row, strict=True)) for row in zip(*lists, strict=True)]
+    def everything(self, long_way: Callable[[int, int], list[Sample]]) -> Iterator[Sample]:
+        """Give all rows in order; `long_way(a, b)` reads rows [a, b) that no short way leads to."""
+        for block in range(len(self._table)):
+            plan = self._blocks[block] if block in self._blocks else self._plan(block)
+            first, end = self._first[block], self._first[block + 1]
+            if plan is None or any(getter is not None for *_, getter in plan[1]):
+                yield from long_way(first, end)
+                continue
+            parts: list[tuple[str, list[int], Any]] = []
+            for name, at, base, view, _ in plan[1]:
+                offsets = self._words[at : at + end - first + 1].tolist()
+                parts.append((name, offsets, view[base : base + offsets[-1]]))
+            if len(parts) == 1:
+                # Slices written out, in one generator: 100 ns a row less than through map(slice, ...), on CPython 3.11.
+                name, offsets, values = parts[0]
+                for a, b in pairwise(offsets):
+                    yield {name: values[a:b]}
+            else:
+                for i in range(end - first):
+                    yield {name: values[offsets[i] : offsets[i + 1]] for name, offsets, values in parts}
 
     def _plan(self, block: int) -> tuple[int, Columns] | None:
         layout_number = int(self._table.layout[block])
@@ -108,7 +111,7 @@ class RowReader:
     def _number(self, place: Place, slots: list[int]) -> Getter:
         assert self._memory is not None
         if place.kind.dtype == bool:
-            data, at = self._memory.bytes.data, slots[VALUES]
+            data, at = self._memory.buffer("uint8"), slots[VALUES]
             if place.kind.base == "bool":
                 return lambda r: bool(data[at + (r >> 3)] >> (r & 7) & 1)
             return lambda r: np.bool_(data[at + (r >> 3)] >> (r & 7) & 1)

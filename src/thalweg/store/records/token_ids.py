@@ -29,7 +29,7 @@ class TokenIds:
         self._table, self._memory, self._touch, self._lengths = table, memory, touch, lengths
         self._columns, self._width = where
         self._size = np.dtype(self._width).itemsize
-        self.starts = lazy_zeros(len(lengths))  # byte in the region; 0: the block was not touched yet
+        self.starts = lazy_zeros(len(lengths))  # element in the region; 0: the block was not touched yet
         self.usable = True
 
     @classmethod
@@ -46,13 +46,12 @@ class TokenIds:
         plain = [p for p in places if p is not None and p.kind.is_array and len(p.kind.dims) == 1]
         if isinstance(memory, FileReads) or not plain or len(plain) < len(places) or len({p.width for p in plain}) != 1:
             return None
-        lengths = np.ascontiguousarray(facts[LENGTH])
-        return cls(table, memory, touch, lengths, ([p.column for p in plain], plain[0].width))
+        return cls(table, memory, touch, facts[LENGTH], ([p.column for p in plain], plain[0].width))
 
     def __call__(self, rows: NDArray[np.int64]) -> Ragged | None:
         """Read rows, or give None where one of them has no ids."""
         starts = self.starts[rows]
-        if not starts.all():
+        if not starts.all() and self.usable:
             self.fill(self._table.of_rows(rows))
             starts = self.starts[rows]
         if not self.usable:
@@ -60,9 +59,14 @@ class TokenIds:
         lengths = self._lengths[rows]
         offsets = np.zeros(len(rows) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
-        data = gather(self._memory, starts, lengths * np.int64(self._size)) if len(rows) else np.empty(0, np.uint8)
-        values = data.view(self._width)
+        values = gather(self._memory, self._width, starts, lengths) if len(rows) else np.empty(0, self._width)
         return Ragged(values if self._width == "int32" else values.astype(np.int32), offsets)
+
+    def single(self) -> tuple[memoryview, memoryview, NDArray[Any]] | None:
+        """Give starts, lengths and elements for reading one row, or None where ids are narrower at rest."""
+        if self._width != "int32":
+            return None
+        return self.starts.data, self._lengths.data, self._memory.view("int32")
 
     def fill(self, blocks: NDArray[np.int64]) -> None:
         """Note where the rows of blocks begin."""
@@ -76,7 +80,8 @@ class TokenIds:
             at = HEAD + 4 * self._columns[int(table.layout[block])]
             entry, base = table.entry(block), int(table.base[block])
             if entry[at + VALIDITY] >= 0:
-                self.usable = False
+                self.usable = False  # rows without ids: their places stay 0, and they go the long way
+                continue
             offsets = words[(base + int(entry[at + OFFSETS])) // 8 :][: end - first + 1]
             if not np.array_equal(np.diff(offsets), self._lengths[first:end]):
                 raise IntegrityError(
@@ -84,7 +89,7 @@ class TokenIds:
                     where=f"rows {first} to {end}",
                     fix="restore the files of the set; two sets were mixed up",
                 )
-            self.starts[first:end] = base + int(entry[at + VALUES]) + offsets[:-1] * self._size
+            self.starts[first:end] = (base + int(entry[at + VALUES])) // self._size + offsets[:-1]
 
 
 def lazy_zeros(n: int) -> NDArray[np.int64]:

@@ -19,7 +19,7 @@ from thalweg.store.records.generation import publish
 from thalweg.store.records.manifest import Manifest
 from thalweg.store.records.part import PartFiles, parse_schema
 
-BLOCK_ROWS, BLOCK_BYTES = 2048, 8 << 20
+BLOCK_ROWS = 4096
 
 
 class RowWriter:
@@ -65,7 +65,7 @@ class RowWriter:
                 raise found from error
             self._quarantine.put(sample, found, row=number)
             return -1
-        if self._rows.n >= BLOCK_ROWS or self._rows.nbytes >= BLOCK_BYTES:
+        if self._rows.n >= BLOCK_ROWS or self._rows.nbytes >= self._files.block_bytes:
             self._flush()
         return number
 
@@ -93,7 +93,7 @@ class RowWriter:
         if columns:
             block = self._rows.from_columns(columns, ids)
             with fs.writing(self._files.folder):
-                for piece in block.split(BLOCK_ROWS, BLOCK_BYTES):
+                for piece in block.split(BLOCK_ROWS, self._files.block_bytes):
                     self._files.put(piece)
         return first
 
