@@ -110,7 +110,7 @@ class Collator:
         assert documents.tokens is not None
         if self.pack.overlong != "alone":
             return self.pack.capacity
-        ends = np.append(0, np.cumsum(documents.tokens.lengths))
+        ends = np.append(0, np.cumsum(-(-documents.tokens.lengths // self.pack.align) * self.pack.align))
         longest = int(np.diff(ends[documents.offsets]).max(initial=0))
         return max(self.pack.capacity, longest)
 

@@ -15,7 +15,7 @@ from thalweg.core.errors import ConfigError, nearest
 from thalweg.plan.pack_best import best_fit, count_best_fit
 from thalweg.plan.pack_cut import Items, KeptLabels, Loss, Overlong, concat_split, resolve_overlong
 from thalweg.plan.pack_fit import first_fit, next_fit
-from thalweg.plan.pack_rows import Pieces, Rows
+from thalweg.plan.pack_rows import Pieces, Rows, padded
 from thalweg.plan.pack_stream import window_of
 from thalweg.plan.pack_window import better, fill, window
 
@@ -109,7 +109,7 @@ def plan(
         lengths, top, overlong, label_tokens=label_tokens, media_tokens=media_tokens, kept_labels=kept_labels
     )
     packed, name = _packed(items.lengths, wanted, policy, max_docs=max_docs, align=align)
-    rows = _with_alone(_over_documents(packed, items), items, np.asarray(lengths), top)
+    rows = _with_alone(_over_documents(packed, items), items, padded(np.asarray(lengths), align), top)
     return Plan(rows, top if len(wanted) == 1 else wanted, name, items.loss, align)
 
 
