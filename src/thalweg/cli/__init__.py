@@ -33,6 +33,7 @@ COMMANDS = {
     "explain": Entry("thalweg.cli.explain", "Say what a pipeline would do, without doing it."),
     "status": Entry("thalweg.cli.status", "Show how far a run is: ranks, documents, bytes, time left."),
     "stats": Entry("thalweg.cli.stats", "Show a run's counts per step; the books must balance."),
+    "rank": Entry("thalweg.cli.rank", "Run the ranks of a job array's element (written into job scripts)."),
     "logs": Entry("thalweg.cli.logs", "Show the logs of a run's ranks."),
     "inspect": Entry("thalweg.cli.inspect", "Show what the model will see, token by token, coloured by label."),
     "doctor": Entry("thalweg.cli.doctor", "Check data for the usual mistakes, with shares and remedies."),

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import numpy as np
+
 from thalweg.core.tally import Tally
 
 STATS_VERSION = 1
@@ -53,10 +55,14 @@ class Metric:
         """Take whole numbers at once: their sums are exact, so this equals one `update` for each."""
         if not values:
             return
-        n, total = len(values), sum(values)
-        squares = sum(map(int.__mul__, values, values))
-        m2 = (squares * n - total * total) / n
-        self.absorb(Metric(n, total, total / n, m2, min(values), max(values), self.unit))
+        array = np.array(values, np.int64)
+        n, low, high = len(array), int(array.min()), int(array.max())
+        total = int(array.sum())
+        array -= low  # small numbers have exact squares
+        near = int(array.sum())
+        squares = int(array @ array) if high - low < 2**24 else sum(v * v for v in array.tolist())
+        m2 = (squares * n - near * near) / n
+        self.absorb(Metric(n, total, total / n, m2, low, high, self.unit))
 
     def absorb(self, other: "Metric") -> None:
         """Add another metric to this one."""

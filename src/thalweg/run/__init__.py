@@ -3,13 +3,19 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-_WHERE = {"LocalPipelineExecutor": "local", "PipelineExecutor": "executor", "merge_stats": "executor"}
+_WHERE = {
+    "LocalPipelineExecutor": "local",
+    "PipelineExecutor": "executor",
+    "SlurmPipelineExecutor": "slurm",
+    "merge_stats": "executor",
+}
 
-__all__ = ["LocalPipelineExecutor", "PipelineExecutor", "merge_stats"]
+__all__ = ["LocalPipelineExecutor", "PipelineExecutor", "SlurmPipelineExecutor", "merge_stats"]
 
 if TYPE_CHECKING:
     from thalweg.run.executor import PipelineExecutor, merge_stats
     from thalweg.run.local import LocalPipelineExecutor
+    from thalweg.run.slurm import SlurmPipelineExecutor
 
 
 def __getattr__(name: str) -> Any:

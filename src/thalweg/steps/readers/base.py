@@ -188,6 +188,13 @@ class BaseDiskReader(BaseReader):
         self.compression, self.split, self.on_damage = compression, split, on_damage
         self.unit_bytes = to_bytes(unit_bytes)
         self.planned: list[Unit] | None = None
+        # nothing of the user's or a subclass takes part in making a document
+        self.plain = not self.custom_adapter and not default_metadata and self._is_plain()
+
+    def _is_plain(self) -> bool:
+        kind = type(self)
+        own = ("_default_adapter", "place", "get_document_from_dict")
+        return all(getattr(kind, name) is getattr(BaseDiskReader, name) for name in own)
 
     def files(self) -> list[FileInfo]:
         """List the input files, sorted by path.
@@ -255,21 +262,55 @@ class BaseDiskReader(BaseReader):
         path, start = unit.file, max(unit.start, 0)
         full = self.data_folder.full(path)
         prefix = path if start == 0 else f"{path}/@{start}"
-        made, lengths, place, make = self.stats.tally.made, [0] * 0, self.place, self.document
+        quick = self._plain(rows, prefix, full, str(start), first) if self.plain else iter(rows)
+        before, made, lengths = self.stats.tally.made, 0, [0] * 0
+        try:
+            for row, data in enumerate(quick, first):
+                if type(data) is Document:
+                    made += 1
+                    lengths.append(len(data.text))
+                    yield data
+                elif data != ():
+                    made += 1
+                    document = self._slow(data, prefix, full, row, before + made)
+                    if document is not None:
+                        self.place(document, full, start, row)
+                        lengths.append(len(document.text))
+                        yield document
+        finally:
+            self.stats.tally.made += made
+            self.stats["doc_len"].update_many(lengths)
+
+    def _slow(self, data: Any, prefix: str, full: str, row: int, seen: int) -> Document | None:
+        if isinstance(data, BadLine):
+            self._bad("bad_line", full, row, seen, data.error, data.line)
+            return None
+        return self.document(data, prefix, row, row=row, seen=seen)
+
+    def _plain(self, rows: list[Any], prefix: str, full: str, unit: str, first: int) -> Iterator[Any]:
+        """Make the documents of ordinary rows at once; hand on every other row as it is."""
+        text_key, id_key, shown = self.text_key, self.id_key, self.add_file_path
         for row, data in enumerate(rows, first):
-            if data == () and isinstance(data, tuple):
+            if type(data) is not dict or not data.get(text_key) or type(data[text_key]) is not str or "media" in data:
+                yield data
                 continue
-            made += 1
-            self.stats.tally.made = made
-            if isinstance(data, BadLine):
-                self._bad("bad_line", full, row, made, data.error, data.line)
+            metadata = data.pop("metadata", None)
+            if metadata is not None and type(metadata) is not dict:
+                data["metadata"] = metadata
+                yield data
                 continue
-            document = make(data, prefix, row, row=row, seen=made)
-            if document is not None:
-                place(document, full, start, row)
-                lengths.append(len(document.text))
-                yield document
-        self.stats["doc_len"].update_many(lengths)
+            text, given = data.pop(text_key), data.pop(id_key, None)
+            if metadata is None:
+                metadata = data
+            elif data:
+                metadata |= data
+            if SOURCE not in metadata:
+                metadata[SOURCE] = full
+            metadata[UNIT], metadata[ROW] = unit, row
+            if shown and "file_path" not in metadata:
+                metadata["file_path"] = full
+            name = given if type(given) is str else f"{prefix}/{row}" if given is None else str(given)
+            yield Document(text, name, [], metadata)
 
     def count_bytes(self, size: int, documents: int) -> None:
         """Note progress: bytes and rows just read."""

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
+
+from thalweg.steps.readers.lines import NEWLINE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +38,7 @@ class Repairs:
     surrogates: int = 0
 
 
-def rows_of_block(block: bytes, first_row: int, repairs: Repairs) -> tuple[list[Any], int]:
+def rows_of_block(block: bytes | memoryview, first_row: int, repairs: Repairs) -> tuple[list[Any], int]:
     """Decode the lines of one block.
 
     Args:
@@ -46,14 +49,15 @@ def rows_of_block(block: bytes, first_row: int, repairs: Repairs) -> tuple[list[
     Returns: the values, a `BadLine` in the place of each bad line and `None` nowhere but for null; and the number
         of lines. A blank line has a number and is no value: it comes as the empty tuple.
     """
-    lines = block.count(b"\n") + (not block.endswith(b"\n"))
+    array = np.frombuffer(block, np.uint8)
+    lines = int(np.count_nonzero(array == NEWLINE)) + int(array[-1] != NEWLINE)
     try:
         values = _decode_lines(block)
     except (msgspec.MsgspecError, UnicodeError):
         values = []
     if len(values) == lines:
         return values, lines
-    return list(_line_by_line(block, first_row, repairs)), lines
+    return list(_line_by_line(bytes(block), first_row, repairs)), lines
 
 
 def _line_by_line(block: bytes, first_row: int, repairs: Repairs) -> Iterator[Any]:

@@ -36,7 +36,7 @@ class LineReader(BaseDiskReader):
 
         yield from self.read_unit(Unit(filepath))
 
-    def blocks(self, unit: Unit) -> Iterator[bytes]:
+    def blocks(self, unit: Unit) -> Iterator[bytes | memoryview]:
         """Give the unit's lines in blocks.
 
         Raises:
@@ -57,7 +57,7 @@ class LineReader(BaseDiskReader):
                 yield from blocks_of_chunks(chunks(file, codec, full))
 
     @abstractmethod
-    def rows(self, block: bytes, first: int) -> tuple[list[Any], int]:
+    def rows(self, block: bytes | memoryview, first: int) -> tuple[list[Any], int]:
         """Decode a block: rows, and the number of lines."""
 
     def read_unit(self, unit: Unit) -> Iterator[Document]:
@@ -83,7 +83,7 @@ class JsonlReader(LineReader):
 
     name = "Jsonl reader"
 
-    def rows(self, block: bytes, first: int) -> tuple[list[Any], int]:
+    def rows(self, block: bytes | memoryview, first: int) -> tuple[list[Any], int]:
         """Decode a block of JSON lines."""
         repairs = Repairs()
         result = rows_of_block(block, first, repairs)

@@ -1,0 +1,35 @@
+"""`thalweg rank`: the node's side of a job array; written into job scripts by the Slurm executor.
+
+Decides nothing: see `thalweg.run.element`.
+"""
+
+import logging
+import os
+from pathlib import Path
+
+import click
+
+from thalweg.cli.output import json_option, print_json, say
+
+
+@click.command()
+@click.argument("executor", type=click.Path(path_type=Path, exists=True))
+@click.option("--finish", "ending", is_flag=True, help="Merge statistics and outputs; fails when ranks are missing.")
+@json_option
+def command(executor: Path, ending: bool, as_json: bool) -> None:
+    """Run the ranks of this array element of the launch in EXECUTOR (executor.pik)."""
+    from thalweg.run.element import finish, run_element  # noqa: PLC0415
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    if ending:
+        stats = finish(executor)
+        if as_json:
+            print_json(stats.to_dict())
+        else:
+            say(f"{stats.ranks} ranks merged")
+        return
+    done = run_element(executor, os.environ)
+    if as_json:
+        print_json({"ranks": done})
+    else:
+        say(f"complete: {', '.join(map(str, done)) or 'nothing was left to do'}")

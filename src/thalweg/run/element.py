@@ -1,0 +1,121 @@
+"""One element of a job array: which ranks it runs, and what it does when the cluster wants its node back.
+
+Decides how an element ends: 0 when all its ranks are complete, 1 when one failed, requeued on a signal. Knows the
+variables that Slurm sets.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+
+from thalweg.core.errors import ConfigError, RunError
+from thalweg.run.executor import failed
+from thalweg.run.sbatch import ranks_of_element
+from thalweg.work.processes import Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from thalweg.core.stats import PipelineStats
+
+log = logging.getLogger("thalweg.run")
+
+
+def run_element(path: Path, environ: Mapping[str, str]) -> list[int]:
+    """Run the ranks of this element, each with its own copy of the pipeline.
+
+    Args:
+        path: `executor.pik` of a launch.
+        environ: SLURM_ARRAY_TASK_ID and RUN_OFFSET.
+
+    Returns: the ranks that were run; those that another copy of this element has completed are left alone.
+
+    Raises:
+        RunError: ranks failed.
+        ConfigError: this is no element of an array.
+    """
+    if "SLURM_ARRAY_TASK_ID" not in environ:
+        raise ConfigError("SLURM_ARRAY_TASK_ID is not set", fix="this command is for the scripts of job arrays")
+    known: dict[str, Any] = cloudpickle.loads(path.read_bytes())
+    ranks: list[int] = json.loads(path.with_name("ranks_to_run.json").read_text())
+    executor, task = known["executor"], known["task"]
+    element, offset = int(environ["SLURM_ARRAY_TASK_ID"]), int(environ.get("RUN_OFFSET", "0"))
+    mine = ranks_of_element(ranks, element, offset, executor.tasks_per_job)
+    requeue_on(known["signals"], environ)
+    failures: dict[int, Failure] = {}
+    done: list[int] = []
+    for rank in mine:
+        if rank in task.ledger.marked():
+            continue
+        try:
+            task(rank, lambda read: None)  # noqa: ARG005  (progress is written to the logging directory)
+            done.append(rank)
+        except Exception as error:  # noqa: BLE001  (one failing rank does not stop the others)
+            failures[rank] = Failure.of(error)
+    if failures:
+        raise failed(failures, executor.tasks, len(task.ledger.marked()), executor.logging_dir)
+    return done
+
+
+def finish(path: Path) -> PipelineStats:
+    """Merge the statistics and outputs of a run after its arrays have ended.
+
+    Raises:
+        RunError: ranks are missing; they are named.
+    """
+    from thalweg.run.commit import sweep  # noqa: PLC0415
+
+    known: dict[str, Any] = cloudpickle.loads(path.read_bytes())
+    executor, task = known["executor"], known["task"]
+    sweep(task.ledger)
+    stats: PipelineStats = executor.finish(task.ledger)
+    missing = executor.get_incomplete_ranks()
+    if missing:
+        shown = ", ".join(map(str, missing[:20])) + (", ..." if len(missing) > 20 else "")
+        raise RunError(
+            f"{len(missing)} of {executor.tasks} ranks are not complete: {shown}",
+            where=str(executor.logging_dir),
+            fix="see thalweg logs --failed, then submit the same pipeline again: only these ranks run",
+        )
+    return stats
+
+
+def requeue_on(names: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Put this element back into the queue when one of these signals comes, and leave.
+
+    What the element has done of its rank does not count; a cancelled job is not put back.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    job = environ.get("SLURM_ARRAY_JOB_ID", environ.get("SLURM_JOB_ID"))
+    element = environ.get("SLURM_ARRAY_TASK_ID")
+
+    def handle(number: int, frame: Any) -> None:
+        del frame
+        name = f"{job}_{element}" if element is not None else str(job)
+        os.write(2, f"{signal.Signals(number).name}: putting {name} back into the queue\n".encode())
+        for other in names:
+            signal.signal(getattr(signal, other), signal.SIG_DFL)
+        if job is not None and not _cancelled(name):
+            done = subprocess.run(["scontrol", "requeue", name], check=False)  # noqa: S603, S607
+            if done.returncode == 0:
+                time.sleep(60)  # the cluster ends this process now; leaving first would count as a failure of the job
+        os._exit(128 + number)
+
+    for name in names:
+        signal.signal(getattr(signal, name), handle)
+
+
+def _cancelled(job: str) -> bool:
+    shown = subprocess.run(["scontrol", "show", "job", job], capture_output=True, text=True, check=False)  # noqa: S603, S607
+    return "JobState=CANCELLED" in shown.stdout
