@@ -7,6 +7,7 @@ once), and else runs nothing: `feed.loader` runs a feed, `feed.look` looks into 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -83,6 +84,8 @@ class Feed:
             shares: name -> share; shares of at most 1 in sum, what is left belongs to no part.
             seed: another seed, another division.
         """
+        if not isinstance(shares, Mapping) or not shares:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError("split takes names and shares", where="split", fix='{"train": 0.99, "val": 0.01}')
         typed = tuple(shares.items())
         return {name: self._then(st.Split(typed, name, seed)) for name in shares}
 
@@ -313,6 +316,7 @@ class Feed:
 
 def concat(feeds: Mapping[str, Feed]) -> Feed:
     """Give all samples of each feed once."""
+    _named_feeds(feeds, "concat")
     return Feed((st.Concat(tuple(feeds.items())),))
 
 
@@ -338,14 +342,40 @@ def mix(
     Raises:
         ConfigError: weights that are negative, not numbers or sum to 0; names that match no source.
     """
-    if not feeds:
-        raise ConfigError("mix of nothing", where="mix", fix="give at least one feed")
-    entries = [weights] if isinstance(weights, Mapping) else [w for _, w in weights or ()]
+    _named_feeds(feeds, "mix")
+    _check_weights(weights, feeds)
+    schedule = st.schedule_of(weights, list(feeds))
+    return Feed((st.Mix(tuple(feeds.items()), schedule, by, at, on_exhausted, seed),))
+
+
+def _named_feeds(feeds: Any, verb: str) -> None:
+    """Refuse what is not a mapping of names to feeds."""
+    if not isinstance(feeds, Mapping) or not feeds:
+        raise ConfigError(f"{verb} takes feeds by name", where=verb, fix=f'{verb}({{"web": feed_a, "code": feed_b}})')
+    for name, feed in feeds.items():
+        if not isinstance(feed, Feed):
+            raise ConfigError(
+                f"source {name!r} is no feed but {type(feed).__name__}", where=verb, fix="tw.from_records(...) first"
+            )
+
+
+def _check_weights(weights: Any, feeds: Mapping[str, Feed]) -> None:
+    """Refuse weights that are no numbers, name no source, forget one, or would be rounded to nothing."""
+    if weights is None:
+        return
+    entries = [weights] if isinstance(weights, Mapping) else [w for _, w in weights]
     for entry in entries:
         for name, weight in entry.items():
             if name not in feeds:
                 raise ConfigError(f"a weight for {name!r}, which is no source", where="mix", fix=nearest(name, feeds))
-            if not math.isfinite(weight):
+            if not isinstance(weight, int | float | Fraction) or not math.isfinite(weight):
                 raise ConfigError(f"weight {weight!r} of {name!r} is not a finite number", where="mix")
-    schedule = st.schedule_of(weights, list(feeds))
-    return Feed((st.Mix(tuple(feeds.items()), schedule, by, at, on_exhausted, seed),))
+            if weight > 0 and not st.as_fraction(weight):
+                raise ConfigError(
+                    f"weight {weight!r} of {name!r} is below one in a million and would count as 0",
+                    where="mix",
+                    fix="multiply all weights by a thousand",
+                )
+    for name in feeds:
+        if not any(name in entry for entry in entries):
+            raise ConfigError(f"source {name!r} has no weight", where="mix", fix="give it one; 0 leaves it out")

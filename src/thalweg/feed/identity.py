@@ -4,7 +4,7 @@ Decides what is refused, what is warned about and what is free on resume (SEMANT
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from thalweg.core.errors import StateError
@@ -47,6 +47,21 @@ def fingerprint(feed: Feed, seed: int = 0) -> str:
 def written(parts: Mapping[str, str]) -> str:
     """Write parts as one short string."""
     return " ".join(f"{k}:{v}" for k, v in sorted(parts.items()))
+
+
+def numbers_of(state: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Refuse a state whose numbers are missing, no numbers, or below 0.
+
+    Raises:
+        StateError: the first such entry is named.
+    """
+    for name in names:
+        text = str(state.get(name))
+        if not text.isdecimal():
+            raise StateError(
+                f"entry {name!r} of the state is {state.get(name)!r}, not a count",
+                fix="give what state_dict() returned, unchanged",
+            )
 
 
 def compare(state: Mapping[str, Any], parts: Mapping[str, str], *, strict: bool = True) -> None:

@@ -9,8 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
+import numpy as np
+
 from thalweg.core.batch import Batch
-from thalweg.core.errors import AgreementError, ConfigError, nearest
+from thalweg.core.errors import AgreementError, ConfigError, StateError, nearest
+from thalweg.core.sizes import to_bytes
 from thalweg.core.state import digest
 from thalweg.core.topology import Topology
 from thalweg.feed import stages as st
@@ -69,6 +72,7 @@ class FeedLoader:
         agree: Agree | None = None,
     ) -> None:
         _check(feed, epochs, max_steps, tail, require)
+        _check_run(seed, workers, max_bytes, prefetch)
         accumulation = _accumulation(feed, topology, gradient_accumulation_steps, global_batch_size)
         self.feed, self.topology, self._finish, self._agree = feed, topology, finish, agree
         self.options = RunOptions(
@@ -192,7 +196,9 @@ class FeedLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch; of the running one: nothing."""
-        self.node.set_epoch(epoch)
+        if not _whole(epoch, 0):
+            raise ConfigError(f"set_epoch({epoch!r}): epochs count from 0", where="Loader")
+        self.node.set_epoch(int(epoch))
 
     def state_dict(self) -> dict[str, str]:
         """Give the place as a flat dict of str to str, under 1 kB: the last step's edge at or before the last batch.
@@ -213,6 +219,8 @@ class FeedLoader:
         Raises:
             StateError: the state of another feed; the first difference is named.
         """
+        if not isinstance(state, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise StateError(f"a state is a dict, not {type(state).__name__}", fix="give what state_dict() returned")
         if isinstance(self.node, PlannedNode):
             self.node.restore(state, strict=strict)
         else:
@@ -244,10 +252,10 @@ def _check(feed: Any, epochs: int | None, max_steps: int | None, tail: str | Non
             where="Loader",
             fix="tw.from_records(...), tw.from_dataset(...)",
         )
-    if epochs is not None and epochs < 1:
-        raise ConfigError(f"epochs={epochs} must be at least 1, or None", where="Loader")
-    if max_steps is not None and max_steps < 0:
-        raise ConfigError(f"max_steps={max_steps} must be at least 0", where="Loader")
+    if epochs is not None and not _whole(epochs, 1):
+        raise ConfigError(f"epochs={epochs!r} must be a whole number of at least 1, or None", where="Loader")
+    if max_steps is not None and not _whole(max_steps, 0):
+        raise ConfigError(f"max_steps={max_steps!r} must be a whole number of at least 0", where="Loader")
     if tail is not None and tail not in TAILS:
         raise ConfigError(f"tail={tail!r} is unknown", where="Loader", fix=nearest(tail, TAILS))
     if require not in {None, "planned"}:
@@ -258,9 +266,26 @@ def _check(feed: Any, epochs: int | None, max_steps: int | None, tail: str | Non
         )
 
 
+def _whole(value: Any, least: int) -> bool:
+    """Say whether a value is a whole number of at least `least`; numpy's count, truths do not."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= least
+
+
+def _check_run(seed: Any, workers: Any, max_bytes: Any, prefetch: Any) -> None:
+    """Refuse settings of the run that mean nothing."""
+    if not _whole(seed, 0):
+        raise ConfigError(f"seed={seed!r} must be a whole number of at least 0", where="Loader")
+    if workers != "auto" and not _whole(workers, 0):
+        raise ConfigError(f'workers={workers!r} must be "auto" or a whole number of at least 0', where="Loader")
+    if not _whole(prefetch, 0):
+        raise ConfigError(f"prefetch={prefetch!r} must be a whole number of at least 0", where="Loader")
+    if max_bytes != "auto":
+        to_bytes(max_bytes)
+
+
 def _accumulation(feed: Feed, topology: Topology, given: int, total: int | None) -> int:
-    if given < 1:
-        raise ConfigError(f"gradient_accumulation_steps={given} must be at least 1", where="Loader")
+    if not _whole(given, 1):
+        raise ConfigError(f"gradient_accumulation_steps={given!r} must be a whole number of at least 1", where="Loader")
     if total is None:
         return given
     batch = next((s for s in feed.stages if isinstance(s, st.BATCHING)), None)

@@ -102,6 +102,10 @@ def from_records(
         records_room = import_module("thalweg.store.records")  # pyarrow loads here, not before
         more: dict[str, Any] = {"storage_options": dict(storage_options)} if storage_options else {}
         records = records_room.open_records(str(records), **more)
+    elif not hasattr(records, "schema") or not hasattr(records, "read"):
+        raise ConfigError(
+            f"{type(records).__name__} is no record set", where="from_records", fix="a path, or tw.open_records(path)"
+        )
     return Feed((From(RecordsSource(records, columns), str(records.path), "from_records"),))
 
 

@@ -21,7 +21,7 @@ from thalweg.feed import stages as st
 from thalweg.feed.batch import Collator, row_digests
 from thalweg.feed.compile import Compiled
 from thalweg.feed.gather import Documents, Reader, select
-from thalweg.feed.identity import compare, parts_of, whole, written
+from thalweg.feed.identity import compare, numbers_of, parts_of, whole, written
 from thalweg.feed.ledger import Ledger
 from thalweg.feed.meters import Meters
 from thalweg.feed.node import RunOptions
@@ -126,11 +126,13 @@ class PlannedNode:
             raise StateError(
                 f"a state of kind {state.get('kind')!r} was given to a planned feed", fix="load it where it was saved"
             )
-        if int(state.get("version", 0)) > int(VERSION):
+        numbers_of(state, ("version",))
+        if int(state["version"]) > int(VERSION):
             raise StateError(
                 f"the state has version {state['version']}, newest known is {VERSION}", fix="upgrade thalweg"
             )
         compare(state, self.parts, strict=strict)
+        numbers_of(state, ("epoch", "block", "row", "row_in_epoch", "rows_before", "step"))
         if (
             self.compiled.balance is not None
             and state["tail"] != self.options.tail

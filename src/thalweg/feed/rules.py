@@ -5,8 +5,11 @@ kind of a feed with the stage that made it so. Reads no data and runs nothing.
 """
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
 
 from thalweg.core.errors import ConfigError, nearest
 from thalweg.feed.stages import (
@@ -94,7 +97,7 @@ def _check_pack(stage: Any, before: Sequence[Stage]) -> None:
     _positive(stage.align, "align", stage)
     if stage.max_docs is not None:
         _positive(stage.max_docs, "max_docs", stage)
-    if not str(stage.policy).startswith("window_"):
+    if not re.fullmatch(r"window_0*[1-9]\d*", str(stage.policy)):
         _one_of(stage.policy, "policy", (*POLICIES, "window_512"), stage)
     _one_of(stage.repack, "repack", ("epoch", "never"), stage)
     if stage.overlong is not None:
@@ -275,6 +278,8 @@ def _check_concat(stage: Any, _before: Sequence[Stage]) -> None:
 
 
 def _check_split(stage: Any, _before: Sequence[Stage]) -> None:
+    if not stage.shares:
+        raise ConfigError("split into nothing", where="split", fix='{"train": 0.99, "val": 0.01}')
     total = math.fsum(share for _, share in stage.shares)
     if any(share < 0 for _, share in stage.shares) or not 0 < total <= 1 + 1e-9:
         raise ConfigError(f"shares must be at least 0 with a sum of at most 1, not {total:g}", where="split")
@@ -283,6 +288,16 @@ def _check_split(stage: Any, _before: Sequence[Stage]) -> None:
 def _check_count(stage: Any, _before: Sequence[Stage]) -> None:
     if not isinstance(stage.n, int) or stage.n < 0:
         raise ConfigError(f"{stage.verb} needs a count of at least 0, not {stage.n!r}", where=stage.verb)
+
+
+def _check_select(stage: Any, _before: Sequence[Stage]) -> None:
+    indices = np.asarray(stage.indices)
+    if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):
+        raise ConfigError(
+            f"select takes whole numbers (k,), not {indices.dtype} of shape {indices.shape}",
+            where="select",
+            fix="for a mask say select(np.flatnonzero(mask))",
+        )
 
 
 def _check_repeat(stage: Any, _before: Sequence[Stage]) -> None:
@@ -307,6 +322,7 @@ _CHECKS: dict[Any, Callable[[Any, Sequence[Stage]], None]] = {
     Concat: _check_concat,
     Split: _check_split,
     (Take, Skip): _check_count,
+    Select: _check_select,
     Repeat: _check_repeat,
     Balance: _check_balance,
 }

@@ -11,7 +11,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from thalweg.core.errors import ConfigError, InputError, nearest
+from thalweg.core.errors import ConfigError, InputError, SampleError, nearest
 from thalweg.core.sample import INPUT_IDS, LABELS, LOSS_SPANS, Ragged
 from thalweg.core.state import digest
 
@@ -86,12 +86,35 @@ def columns_of(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for name in names:
         values = [s.get(name) for s in samples]
         if name in (INPUT_IDS, LABELS) and all(v is not None for v in values):
-            out[name] = Ragged.from_rows(values, np.int32 if name == INPUT_IDS else np.int64)
+            out[name] = whole_numbers(name, values, np.int32 if name == INPUT_IDS else np.int64)
         elif name == LOSS_SPANS and all(v is not None for v in values):
             out[name] = Ragged.from_rows([np.asarray(v, np.int32).reshape(-1, 2) for v in values], np.int32)
         else:
             out[name] = values
     return out
+
+
+def whole_numbers(name: str, values: Sequence[Any], dtype: Any) -> Ragged:
+    """Lay rows of token ids or labels end to end; never rounds, cuts or wraps a value.
+
+    Raises:
+        SampleError: a row that is no flat list of whole numbers in the range of `dtype`.
+    """
+    rows = [np.asarray(v) for v in values]
+    limits = np.iinfo(dtype)
+    for i, row in enumerate(rows):
+        if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
+            raise SampleError(
+                f"column {name!r} holds {row.dtype} of shape {row.shape} where whole numbers (n,) are needed",
+                where=f"sample {i} of {len(rows)} read",
+                fix="give token ids as a flat list of integers",
+            )
+        if row.size and row.dtype != dtype and not limits.min <= int(row.min()) <= int(row.max()) <= limits.max:
+            raise SampleError(
+                f"column {name!r} holds {int(row.max())} outside {np.dtype(dtype).name}",
+                where=f"sample {i} of {len(rows)} read",
+            )
+    return Ragged.from_rows(rows, dtype)
 
 
 class ObjectSource:
@@ -112,9 +135,9 @@ class ObjectSource:
         fingerprint: str | None = None,
         lengths: Any = None,
     ) -> None:
-        if not hasattr(obj, "__len__") or not hasattr(obj, "__getitem__"):
+        if isinstance(obj, Mapping) or not hasattr(obj, "__len__") or not hasattr(obj, "__getitem__"):
             raise InputError(
-                f"{type(obj).__name__} has no len and [i]",
+                f"{type(obj).__name__} has no len and [i] by position",
                 where="from_dataset",
                 fix="give an object with random access, or use from_stream for an iterable",
             )

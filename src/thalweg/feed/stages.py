@@ -273,9 +273,10 @@ def schedule_of(
         weights = dict.fromkeys(names, 1.0)
     entries = [(0, weights)] if isinstance(weights, Mapping) else list(weights)
     return tuple(
-        (int(start), tuple((name, _fraction(given.get(name, 0))) for name in names)) for start, given in entries
+        (int(start), tuple((name, as_fraction(given.get(name, 0))) for name in names)) for start, given in entries
     )
 
 
-def _fraction(weight: float) -> Fraction:
+def as_fraction(weight: float | Fraction) -> Fraction:
+    """Read a weight as a fraction of at most six decimal places."""
     return Fraction(weight).limit_denominator(10**6)

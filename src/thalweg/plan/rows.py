@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from thalweg.core.errors import ConfigError, InputError
+from thalweg.core.errors import ConfigError, InputError, SampleError
 from thalweg.core.sample import IGNORE_INDEX, Ragged
 from thalweg.plan.labels import loss_mask, span_bounds
 
@@ -294,6 +294,12 @@ def _labels(ids: NDArray[Any], layout: Layout, spans: Ragged | None, labels: Rag
     ignore = ids.dtype.type(IGNORE_INDEX)
     real = layout.sizes > 0
     if labels is not None:
+        if not np.array_equal(labels.lengths, layout.sizes):
+            bad = int(np.flatnonzero(labels.lengths != layout.sizes)[0])
+            raise SampleError(
+                f"document {bad} of the batch has {layout.sizes[bad]} tokens and {labels.lengths[bad]} labels",
+                fix="give every token a label, -100 where it is not in the loss",
+            )
         out = layout.place(labels.values, IGNORE_INDEX, ids.dtype)
         out.reshape(-1)[layout.starts[real]] = IGNORE_INDEX
         return out, int(np.count_nonzero(out != IGNORE_INDEX))

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from thalweg.core.batch import Batch
+from thalweg.core.errors import ConfigError
 
 
 def to_tensors(batch: Batch) -> Batch:
@@ -27,7 +28,14 @@ def finisher(device: Any = None) -> Callable[[Batch], Batch]:
     """Give what makes a numpy batch a torch batch, on `device` where one is named."""
     if device is None:
         return to_tensors
-    target = torch.device(device)
+    try:
+        target = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ConfigError(f"device={device!r} is no device", where="Loader", fix='"cuda", "cuda:1" or "cpu"') from error
+    if target.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            f"device={device!r}: this torch sees no GPU", where="Loader", fix="leave device out, or check the driver"
+        )
     if target.type == "cuda":
         return lambda batch: to_tensors(batch).pin_memory().to(target, non_blocking=True)
     return lambda batch: to_tensors(batch).to(target)
