@@ -87,10 +87,12 @@ class Drawer:
         written, tools = [self._written(m) for m in messages], conversation.tools
         if tools and not self.turns.calls.listed:
             raise EncodeError("the chat template writes no tools", **_TOOLS)
-        media = [(p["type"], p.get(p["type"])) for m in messages for p in m.media()]
+        plain = not tools and all(type(m.content) is str and m.is_plain for m in messages)
+        media = [] if plain else [(p["type"], p.get(p["type"])) for m in messages for p in m.media()]
         if media:
             written = [_without_references(m) for m in written]
-        dangerous = self.keeps_text and self.guard.is_dangerous([written, tools or []])
+        value = "\n".join([str(m.content) for m in messages]) if plain else [written, tools or []]
+        dangerous = self.keeps_text and self.guard.is_dangerous(value)
         if dangerous:
             written, tools = self.guard.cut(written), self.guard.cut(tools)
         marked, written = self._render(written, tools)
@@ -148,12 +150,11 @@ class Drawer:
         if self.template.marked and self.enable_thinking is False and self.turns.thought:
             n = len(self.turns.thought)
             spans = [(a + n, b) if text.startswith(self.turns.thought, a) else (a, b) for a, b in spans]
-        answers = [m for m in messages if m.role == "assistant"]
-        weights = [1.0 if m.weight is None else m.weight for m in answers]
-        if len(spans) != len(answers):
+        weights = [1.0 if m.weight is None else m.weight for m in messages if m.role == "assistant"]
+        if len(spans) != len(weights):
             if self.train_on == "last" or any(w != 1 for w in weights):
                 raise EncodeError(
-                    f"{len(answers)} answers and {len(spans)} trained blocks: none can be left out",
+                    f"{len(weights)} answers and {len(spans)} trained blocks: none can be left out",
                     reason="trained blocks are not turns",
                 )
             weights = [1.0] * len(spans)

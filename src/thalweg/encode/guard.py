@@ -29,7 +29,7 @@ class Guard:
 
     def is_dangerous(self, value: Any) -> bool:
         """Say whether any string in a value holds a special token or one of our own noncharacters."""
-        for text in _strings(value):
+        for text in (value,) if isinstance(value, str) else _strings(value):
             if any(hint in text for hint in self.hints) and self.pattern.search(text):
                 return True
             if not text.isascii() and RESERVED.search(text):

@@ -106,7 +106,7 @@ def read(record: Mapping[str, Any], layout: Layout) -> Conversation:
     Raises:
         EncodeError: a shape that no rule accepts.
     """
-    media = {kind: _media(layout.get(record, column)) for kind, column in MEDIA.items()}
+    media = {k: _media(layout.get(record, column)) for k, column in MEDIA.items() if column in layout.columns}
     rejected: list[Message] | None = None
     if layout.kind == "messages":
         messages = read_messages(layout.get(record, "messages"), layout.tags)

@@ -118,6 +118,11 @@ def _message(item: Any, i: int, tags: Tags, known: Mapping[str, str]) -> Message
     if not isinstance(item, Mapping):
         raise EncodeError(f"message {i} is {type(item).__name__}, not an object", reason="message is no object")
     record = cast("Mapping[str, Any]", item)
+    if len(record) == 2:  # most messages of the world: a role, a text, nothing else
+        for role_key, content_key in zip(tags.role, tags.content, strict=False):
+            text = record.get(content_key)
+            if type(text) is str and (plain := known.get(record.get(role_key, ""))) and plain != _CALL:
+                return Message(plain, text)
     name = next((record[k] for k in tags.role if record.get(k) is not None), None)
     if name is None:
         raise EncodeError(f"message {i} has no role", reason="no role", fix=f"expected under {' or '.join(tags.role)}")
@@ -229,6 +234,8 @@ def place_media(messages: list[Message], columns: dict[str, list[Any]]) -> tuple
     Raises:
         EncodeError: other numbers of placeholders and media.
     """
+    if not columns and all(type(m.content) is str for m in messages):
+        return messages, {}
     waiting = {kind: list(refs) for kind, refs in columns.items()}
     said = dict.fromkeys(waiting, 0)
     for message in messages:
