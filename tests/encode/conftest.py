@@ -30,7 +30,7 @@ def chat_folder():
 def records(chat_folder):
     def load(name):
         text = (chat_folder / name).read_text(encoding="utf-8")
-        return json.loads(text) if name.endswith(".json") else [json.loads(line) for line in text.splitlines()]
+        return json.loads(text) if name.endswith(".json") else [json.loads(line) for line in text.splitlines() if line]
 
     return load
 

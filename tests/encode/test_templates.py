@@ -103,7 +103,7 @@ def typed(messages):
     return [{**m, "content": [{"type": "text", "text": m["content"]}]} for m in messages]
 
 
-# B13 E23 K15 K24
+# B13 E23 K15
 @pytest.mark.parametrize("name", MARKED)
 def test_a_marked_template_gives_the_ids_and_masks_of_transformers(pieces, name):
     tokenizer = tokenizer_for(pieces, read(name))

@@ -250,7 +250,7 @@ class ChatEncoder:
         while len(encoded.ids) > limit:
             rest = shorter(conversation)
             if rest is None:
-                self.counts["answers cut"] += 1
+                self.counts["answers cut"] += int(encoded.spans[-1, 1]) > limit
                 return cut_answer(encoded, limit)
             self.counts["exchanges dropped"] += 1
             conversation = rest

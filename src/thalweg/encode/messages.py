@@ -277,9 +277,15 @@ def _split(message: Message, waiting: dict[str, list[Any]], said: Mapping[str, i
         if part["type"] != "text":
             parts.append(part)
             continue
+        words = ""
         for i, piece in enumerate(_PLACE.split(part["text"])):
-            if i % 2 and said.get(piece):
-                parts.append({"type": piece, piece: waiting[piece].pop(0)})
-            elif i % 2 or piece:
-                parts.append({"type": "text", "text": f"<{piece}>" if i % 2 else piece})
+            if not i % 2 or not said.get(piece):
+                words += f"<{piece}>" if i % 2 else piece
+                continue
+            if words:
+                parts.append({"type": "text", "text": words})
+            parts.append({"type": piece, piece: waiting[piece].pop(0)})
+            words = ""
+        if words:
+            parts.append({"type": "text", "text": words})
     return parts if any(p["type"] != "text" for p in parts) else message.content
