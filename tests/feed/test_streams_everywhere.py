@@ -1,0 +1,67 @@
+"""Streams under the public oracle: restored from every position, whatever they map, expand, shuffle and pack."""
+
+import numpy as np
+import pytest
+
+import thalweg as tw
+from thalweg.feed.node import RunOptions
+from thalweg.feed.stream import StreamNode
+from thalweg.testing import assert_resumes_everywhere
+
+
+def rows(n=37):
+    lengths = np.random.default_rng(0).integers(1, 20, n).tolist()
+    for i, k in enumerate(lengths):
+        yield {"input_ids": np.full(k, i, np.int32), "id": f"r{i}"}
+
+
+def stream(**words):
+    return tw.from_stream(rows, **words)
+
+
+def odd(sample):
+    return int(sample["input_ids"][0]) % 3 != 0
+
+
+def expand(sample):
+    return [sample, {**sample, "input_ids": sample["input_ids"] + 1000}][: int(sample["input_ids"][0]) % 3]
+
+
+def plus(sample):
+    return {"input_ids": sample["input_ids"] + 1}
+
+
+FEEDS = {
+    "as it is": lambda: stream().batch(2),
+    "two shards": lambda: stream(shards=2).batch(2),
+    "window": lambda: stream().shuffle(buffer_size=5).batch(2),
+    "mapped": lambda: stream().map(plus).batch(2),
+    "threads": lambda: stream().map(plus, mode="threads", workers=3).batch(2),
+    "filtered": lambda: stream().filter(odd).batch(2),
+    "expanded": lambda: stream().map(expand).batch(2),
+    "packed": lambda: stream().pack(32, policy="fill", overlong="split").batch(1),
+    "next fit": lambda: stream().pack(32, policy="next_fit", overlong="drop").batch(1),
+    "all of it": lambda: (
+        stream(shards=3)
+        .shuffle(buffer_size=4)
+        .filter(odd)
+        .map(expand, mode="threads", workers=2)
+        .pack(40, policy="fill", overlong="split")
+        .batch(2)
+    ),
+    "planned data behind a map": lambda: (
+        tw.from_dataset(list(rows()), id="id").map(plus).pack(32, overlong="drop").batch(1)
+    ),
+}
+
+
+# A51 C48 K26 K28 K30
+@pytest.mark.parametrize("name", FEEDS)
+@pytest.mark.parametrize("words", [{}, {"epochs": None, "max_steps": 20}])
+def test_a_stream_goes_on_from_every_position(name, words):
+    assert_resumes_everywhere(lambda: tw.Loader(FEEDS[name](), return_tensors="np", **words), limit=40)
+
+
+@pytest.mark.parametrize("name", ["as it is", "all of it"])
+def test_the_node_below_it_too(name):
+    assert len(assert_resumes_everywhere(lambda: StreamNode(FEEDS[name](), RunOptions()))) > 3
