@@ -18,9 +18,9 @@ from thalweg.core.sizes import to_bytes
 from thalweg.plan.shard import Unit, cut, deal
 from thalweg.steps.folder import FileInfo, Folder, FolderLike
 from thalweg.steps.policy import ErrorPolicy, OnError
-from thalweg.steps.readers.codec import codec_of
 from thalweg.steps.readers.json_lines import BadLine
 from thalweg.steps.step import Documents, PipelineStep
+from thalweg.store.codec import codec_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

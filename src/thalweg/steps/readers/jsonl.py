@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from thalweg.core.errors import InputError
 from thalweg.steps.readers.base import BaseDiskReader
-from thalweg.steps.readers.codec import chunks, codec_of
 from thalweg.steps.readers.json_lines import Repairs, rows_of_block
 from thalweg.steps.readers.lines import blocks_of_chunks, blocks_of_range
+from thalweg.store.codec import chunks, codec_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

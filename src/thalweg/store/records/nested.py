@@ -4,6 +4,7 @@ Decides how such a value is written and that it comes back equal, type for type;
 Tuples come back as lists. Knows no file.
 """
 
+import json
 from typing import Any
 
 import msgspec
@@ -92,3 +93,15 @@ def _checked(value: Any) -> Any:
     if isinstance(value, dict):
         return {_checked(k): _checked(v) for k, v in value.items()}
     return _hook(value)
+
+
+def plain_json(value: Any) -> bytes:
+    """Write a value as JSON, exactly.
+
+    Raises:
+        SampleError: bytes, arrays, NaN or infinity: JSON has no such values.
+    """
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError) as error:
+        raise SampleError(f"no JSON value: {error}", fix="choose a format that holds it, such as records") from error

@@ -1,0 +1,144 @@
+"""Parquet: row groups as units. Nested values that no column type holds travel as JSON text, marked in the schema."""
+
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from thalweg.core.errors import SampleError
+from thalweg.core.sample import Sample
+from thalweg.store.formats.format import Unit, files
+from thalweg.store.records.kinds import Kind, parse
+from thalweg.store.records.nested import plain_json
+
+SUFFIXES, ONE_FILE = (".parquet", ".pq"), False
+_TYPE, _ROWS = b"thalweg.type", 1024
+
+
+def units(path: str) -> list[Unit]:
+    """Name the row groups of a file or directory."""
+    from pyarrow.parquet import ParquetFile  # noqa: PLC0415
+
+    out: list[Unit] = []
+    for file in files(path, SUFFIXES):
+        with ParquetFile(file) as opened:
+            out += [Unit(file, g, g + 1) for g in range(opened.num_row_groups)]
+    return out
+
+
+def rows(unit: Unit) -> Iterator[Sample]:
+    """Read row groups as dicts. Lists stay lists, except where our own writer noted an array."""
+    from pyarrow.parquet import ParquetFile  # noqa: PLC0415
+
+    with ParquetFile(unit.path) as opened:
+        end = opened.num_row_groups if unit.end < 0 else unit.end
+        kinds = _kinds(opened.schema_arrow)
+        for batch in opened.iter_batches(_ROWS, row_groups=list(range(unit.start, end))):
+            for row in batch.to_pylist():
+                yield {name: _restored(value, kinds.get(name)) for name, value in row.items()}
+
+
+def rows_of(path: str) -> Iterator[Sample]:
+    """Read a whole file."""
+    return rows(Unit(path))
+
+
+def _kinds(schema: pa.Schema) -> dict[str, Kind]:
+    found = ((f.name, (f.metadata or {}).get(_TYPE)) for f in schema)
+    return {name: parse(word.decode()) for name, word in found if word is not None}
+
+
+def _restored(value: Any, kind: Kind | None) -> Any:
+    if value is None or kind is None:
+        return value
+    if kind.base == "json":
+        return msgspec.json.decode(value)
+    if kind.is_array:
+        array = np.array(value, kind.dtype)
+        return (
+            array.reshape(0, *(max(d, 0) for d in kind.dims[1:])) if array.size == 0 and len(kind.dims) > 1 else array
+        )
+    return kind.dtype.type(value) if kind.base not in ("int", "float", "bool", "str", "bytes") else value
+
+
+def arrow_field(name: str, kind: Kind) -> pa.Field:
+    """Give the Parquet column of a type."""
+    meta = {_TYPE: str(kind).encode()}
+    if kind.base in ("json", "null"):
+        return pa.field(name, pa.string(), metadata={_TYPE: b"json"})
+    if kind.is_array or kind.is_number:
+        inner = pa.bool_() if kind.dtype == bool else pa.from_numpy_dtype(kind.dtype)
+        for _ in kind.dims:
+            inner = pa.list_(inner)
+        return pa.field(name, inner, metadata=meta)
+    return pa.field(name, pa.string() if kind.base == "str" else pa.binary(), metadata=meta)
+
+
+def to_arrow(name: str, kind: Kind, value: Any) -> Any:
+    """Bring one value into the form that its column takes.
+
+    Raises:
+        SampleError: nested bytes or arrays: JSON has no such values.
+    """
+    if value is None:
+        return None
+    if kind.base in ("json", "null"):
+        try:
+            return plain_json(value).decode()
+        except SampleError as error:
+            error.where = f"column {name!r}"
+            raise
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+class ParquetSetWriter:
+    """Writes one file. A key that a row does not have is null there: Parquet knows no absence."""
+
+    def __init__(self, path: Path, schema: dict[str, str]) -> None:
+        from pyarrow.parquet import ParquetWriter  # noqa: PLC0415
+
+        self._path = path
+        self._temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+        self._kinds = {name: parse(word) for name, word in schema.items()}
+        self._schema = pa.schema([arrow_field(n, k) for n, k in self._kinds.items()])
+        self._out = ParquetWriter(self._temporary, self._schema, compression="zstd")
+        self._rows: list[Sample] = []
+
+    def write(self, sample: Sample) -> None:
+        """Add one row."""
+        self._rows.append({n: to_arrow(n, k, sample.get(n)) for n, k in self._kinds.items()})
+        if len(self._rows) >= _ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._rows:
+            self._out.write_table(pa.Table.from_pylist(self._rows, schema=self._schema))
+            self._rows.clear()
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Finish, or throw away."""
+        try:
+            if kind is None:
+                self._flush()
+            self._out.close()
+            if kind is None:
+                os.replace(self._temporary, self._path)  # noqa: PTH105
+        finally:
+            self._temporary.unlink(missing_ok=True)
+
+
+def writer(path: Path, schema: dict[str, str]) -> ParquetSetWriter:
+    """Open a file for writing."""
+    return ParquetSetWriter(path, schema)
