@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING, Any
 _WHERE = {
     "LocalPipelineExecutor": "local",
     "PipelineExecutor": "executor",
+    "RayPipelineExecutor": "ray",
     "SlurmPipelineExecutor": "slurm",
     "merge_stats": "executor",
 }
 
-__all__ = ["LocalPipelineExecutor", "PipelineExecutor", "SlurmPipelineExecutor", "merge_stats"]
+__all__ = ["LocalPipelineExecutor", "PipelineExecutor", "RayPipelineExecutor", "SlurmPipelineExecutor", "merge_stats"]
 
 if TYPE_CHECKING:
     from thalweg.run.executor import PipelineExecutor, merge_stats
     from thalweg.run.local import LocalPipelineExecutor
+    from thalweg.run.ray import RayPipelineExecutor
     from thalweg.run.slurm import SlurmPipelineExecutor
 
 

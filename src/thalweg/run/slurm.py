@@ -99,19 +99,11 @@ class SlurmPipelineExecutor(PipelineExecutor):
         *,
         adopt: bool = False,
     ) -> None:
-        super().__init__(
-            pipeline,
-            tasks,
-            logging_dir,
-            skip_completed=skip_completed,
-            randomize_start_duration=randomize_start_duration,
-            depends=depends,
-            run_on_dependency_fail=run_on_dependency_fail,
-            adopt=adopt,
-        )
-        for name, value in (("tasks_per_job", tasks_per_job), ("max_array_size", max_array_size)):
-            if value < 1:
-                raise ConfigError(f"{name}={value} is no size", fix="give 1 or more")
+        common: dict[str, Any] = {"skip_completed": skip_completed, "depends": depends, "adopt": adopt}
+        common |= {"randomize_start_duration": randomize_start_duration}
+        super().__init__(pipeline, tasks, logging_dir, run_on_dependency_fail=run_on_dependency_fail, **common)
+        if min(tasks_per_job, max_array_size) < 1:
+            raise ConfigError(f"{tasks_per_job=}, {max_array_size=}: one is no size", fix="give 1 or more")
         gpu_mail = (gpus_per_task, qos, mail_type, mail_user, requeue)
         self.resources = Resources(time, partition, cpus_per_task, mem_per_cpu_gb, *gpu_mail, sbatch_args or {})
         self.workers, self.job_name = workers, job_name

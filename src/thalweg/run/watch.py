@@ -82,8 +82,8 @@ def look(root: Path) -> RunState:
     ledger = Ledger(root, *run)
     tasks = int(ledger.record["tasks"])
     marked = ledger.marked()
-    beats = _beats(root, marked)
-    running = {r: b for r, b in beats.items() if b[2] <= FRESH}
+    heard = beats(root, set(range(tasks)) - marked)
+    running = {r: b for r, b in heard.items() if b[2] <= FRESH}
     begun = set(ledger.all_attempts()) - marked
     files = [f for i in ledger.record["manifest"]["inputs"].values() for f in i["files"]]
     documents, size = _done(root)
@@ -103,12 +103,13 @@ def look(root: Path) -> RunState:
     )
 
 
-def _beats(root: Path, marked: set[int]) -> dict[int, tuple[int, int, float]]:
+def beats(root: Path, ranks: set[int]) -> dict[int, tuple[int, int, float]]:
+    """Read the last reports of ranks: rank -> (documents, bytes, seconds since)."""
     found: dict[int, tuple[int, int, float]] = {}
     live = root / "live"
     now = time.time()
     for path in live.iterdir() if live.is_dir() else ():
-        if path.name.isdigit() and int(path.name) not in marked:
+        if path.name.isdigit() and int(path.name) in ranks:
             try:
                 beat = msgspec.json.decode(path.read_bytes())
             except (OSError, msgspec.DecodeError):
