@@ -16,6 +16,7 @@ _WHERE = {
     "Ragged": "thalweg.core.sample",
     "ThalwegError": "thalweg.core.errors",
     "from_stream": "thalweg.feed.open",
+    "merge_states": "thalweg.feed.streamstate",
     "from_records": "thalweg.feed.open",
     "from_dataset": "thalweg.feed.open",
     "mix": "thalweg.feed.feed",
@@ -43,6 +44,7 @@ __all__ = [
     "from_records",
     "from_stream",
     "inspect",
+    "merge_states",
     "mix",
     "open_records",
 ]
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     from thalweg.core.topology import Topology
     from thalweg.feed.feed import Feed, concat, mix
     from thalweg.feed.open import from_dataset, from_records, from_stream
+    from thalweg.feed.streamstate import merge_states
     from thalweg.store.records.reader import open_records
     from thalweg.store.records.writer import create_records
 

@@ -1,0 +1,13 @@
+"""The ecosystem's own shapes; each loads on first use."""
+
+from importlib import import_module
+from typing import Any
+
+_FACES = ("datatrove", "lightning", "llamafactory", "lmms", "megatron", "mindspeed", "torch", "trainer")
+
+
+def __getattr__(name: str) -> Any:
+    """Load a face on first use."""
+    if name not in _FACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module(f"{__name__}.{name}")

@@ -34,6 +34,8 @@ class Loader(FeedLoader):
         device: where tensors go; None leaves them on the CPU.
         require: "planned" refuses a stream.
         ledger: folder of the ledger; None keeps none.
+        until: streams on several ranks: "first" ends all with the first to end, "all" with the last (filler rows).
+        stall_after: streams: seconds without progress before an error that says who waits for what.
 
     Raises:
         ConfigError: a combination that cannot be right.
@@ -58,6 +60,8 @@ class Loader(FeedLoader):
         device: Any = None,
         require: str | None = None,
         ledger: str | os.PathLike[str] | None = None,
+        until: str = "first",
+        stall_after: float = 300.0,
     ) -> None:
         place, agree = _place(topology)
         super().__init__(
@@ -74,6 +78,8 @@ class Loader(FeedLoader):
             prefetch=prefetch,
             require=require,
             ledger=None if ledger is None else str(ledger),
+            until=until,
+            stall_after=stall_after,
             finish=_finisher(return_tensors, device),
             agree=agree,
         )

@@ -11,7 +11,7 @@ from typing import Any
 from thalweg.core.errors import BudgetError
 from thalweg.core.tally import Tally
 from thalweg.feed import stages as st
-from thalweg.feed.call import MapCall, describe_event
+from thalweg.feed.call import EventCall, describe_event
 from thalweg.feed.engine import Engine, start_map
 from thalweg.feed.events import FAIL, ID, ITEM, KIND, PASS, SUB, TOKEN, VALUE, Event, EventNode, Token
 from thalweg.feed.quarantine import Quarantine
@@ -37,7 +37,7 @@ class AMapNode:
     """
 
     def __init__(
-        self, upstream: EventNode, stage: st.Map, call: MapCall, engine: Engine, budget: ByteBudget | None
+        self, upstream: EventNode, stage: st.Map, call: EventCall, engine: Engine, budget: ByteBudget | None
     ) -> None:
         self._upstream, self._stage, self._call = upstream, stage, call
         self._engine, self._budget = engine, budget

@@ -7,13 +7,25 @@ columns is that of `feed.merge`.
 from collections.abc import Iterator
 from dataclasses import replace
 from types import GeneratorType
-from typing import Any
+from typing import Any, Protocol
 
 from thalweg.core.sample import Sample
 from thalweg.feed import stages as st
 from thalweg.feed.events import EPOCH, ID, VALUE, Event
 from thalweg.feed.merge import SampleInfo, call, call_batched, merged
 from thalweg.work.percopy import for_worker
+
+
+class EventCall(Protocol):
+    """What a map calls: fit to be sent to a worker process."""
+
+    def __call__(self, event: Event) -> "list[Sample] | Iterator[Sample]":
+        """Give the outputs of one event."""
+        ...
+
+    def for_worker(self) -> "EventCall":
+        """Give a call for one worker thread."""
+        ...
 
 
 class MapCall:

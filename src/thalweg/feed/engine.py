@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from thalweg.core.errors import ConfigError, WorkerError, nearest
-from thalweg.feed.call import FilterCall, MapCall, describe_event
+from thalweg.feed.call import EventCall, describe_event
 from thalweg.feed.events import ITEM, KIND, Event, EventNode
 from thalweg.work.budget import ByteBudget
 from thalweg.work.choose import Choice, Chooser
@@ -35,6 +35,7 @@ class Engine:
         ahead: items in flight; None: 64, at least 2 a worker.
         stall_after: seconds without anything arriving before an error; None waits for ever.
         hook: sees every message to the consumer.
+        chunk: most items in one job; None joins only calls that are fast.
     """
 
     mode: str = "auto"
@@ -42,6 +43,7 @@ class Engine:
     ahead: int | None = None
     stall_after: float | None = 300.0
     hook: Callable[[Message], None] | None = None
+    chunk: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse an unknown mode."""
@@ -67,7 +69,7 @@ def engine_of(stage: Any, workers: int | str, stall_after: float | None) -> Engi
 
 
 def start_map(
-    upstream: EventNode, call: "MapCall | FilterCall", stage: Any, engine: Engine, budget: ByteBudget | None
+    upstream: EventNode, call: EventCall, stage: Any, engine: Engine, budget: ByteBudget | None
 ) -> "InlineMap | OrderedMap":
     """Make the map that runs a stage; nothing starts before its turns are asked for."""
     if engine.mode == "inline":
@@ -95,7 +97,7 @@ def start_map(
         workers=1 if measured else engine.workers or cpus,
         ahead=engine.ahead,
         budget=budget,
-        chunk=None,
+        chunk=engine.chunk,
         name=getattr(stage, "verb", "map"),
         describe=describe_event,
         passes=no_call,

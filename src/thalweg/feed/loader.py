@@ -6,6 +6,7 @@ depends on the feed's kind; how a batch becomes tensors is the business of a cal
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -45,6 +46,8 @@ class FeedLoader:
         prefetch: batches made ahead.
         require: "planned" refuses a stream.
         ledger: folder of the ledger.
+        until: streams on several ranks: "first" ends all with the first to end, "all" with the last (filler rows).
+        stall_after: streams: seconds without progress before an error that says who waits for what.
         finish: numpy batch -> the batch handed over.
         agree: gives the texts of all ranks; None where there is one process.
 
@@ -68,6 +71,8 @@ class FeedLoader:
         prefetch: int = 2,
         require: str | None = None,
         ledger: str | None = None,
+        until: str = "first",
+        stall_after: float = 300.0,
         finish: Finish | None = None,
         agree: Agree | None = None,
     ) -> None:
@@ -77,7 +82,7 @@ class FeedLoader:
         self.feed, self.topology, self._finish, self._agree = feed, topology, finish, agree
         self.options = RunOptions(
             topology, epochs, max_steps, accumulation, tail or ("drop" if epochs == 1 else "carry"), seed, workers,
-            max_bytes, prefetch,
+            max_bytes, prefetch, until=until, stall_after=stall_after,
         )  # fmt: skip
         self._ledger = None if ledger is None else Ledger(ledger, topology)
         self.node: BatchNode = self._engine()
@@ -93,7 +98,8 @@ class FeedLoader:
                 )
             return PlannedNode(compiled, self.options, self._ledger)
         streams = import_module("thalweg.feed.stream")
-        node: BatchNode = streams.batches(self.feed, self.options)
+        ask = None if self._agree is None else streams.asking(self._agree)
+        node: BatchNode = streams.batches(self.feed, replace(self.options, agree=ask))
         return node
 
     # ---- iterate

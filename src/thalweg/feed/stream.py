@@ -7,7 +7,7 @@ step takes is `feed.streamsteps`; what is granted is `feed.grant`.
 import json
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from thalweg.core.batch import Batch
@@ -332,6 +332,16 @@ class StreamNode:
     def close(self) -> None:
         """End threads and processes. Twice is fine."""
         self._close_run()
+
+
+def asking(gather: Callable[[str], list[str]]) -> Callable[[int, str], list[tuple[int, str]]]:
+    """Make the question to all ranks out of a function that gathers a text from each."""
+
+    def ask(ready: int, status: str) -> list[tuple[int, str]]:
+        answers = [text.split(" ") for text in gather(f"{ready} {status}")]
+        return [(int(number), word) for number, word in answers]
+
+    return ask
 
 
 def batches(feed: Feed, options: RunOptions) -> StreamNode:

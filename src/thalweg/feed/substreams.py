@@ -49,7 +49,6 @@ class SubStreams:
     def restore(self, tokens: Mapping[int, Token]) -> None:
         """Go to the places of these sub-streams."""
         self._next = {s: (int(t[0]), int(t[1])) for s, t in tokens.items()}
-        self.snapshots.clear()
 
     def take_snapshots(self, given: list[tuple[int, int, Any]]) -> None:
         """Take states of the source that a saved state brought along."""

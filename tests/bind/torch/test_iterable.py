@@ -1,0 +1,72 @@
+"""Promises of a feed inside torch loaders."""
+
+import numpy as np
+import pytest
+from torch.utils.data import DataLoader
+
+from thalweg.bind.torch.iterable import IterableDataset
+from thalweg.core.errors import ConfigError, StateError
+from thalweg.core.topology import Topology
+from thalweg.feed.open import from_dataset, from_stream
+
+pytestmark = pytest.mark.filterwarnings("ignore:.set_vital. is deprecated")
+
+
+def feeds(n=48):
+    data = [{"input_ids": np.full(1 + i % 5, i, np.int32)} for i in range(n)]
+    stream = from_stream(data, shards=4).map(lambda s: s, mode="threads", workers=2).batch(2)
+    return {"stream": stream, "planned": from_dataset(data).shuffle().batch(2)}
+
+
+def rows(dl):
+    return [int(ids[0]) for batch in dl for ids in batch["input_ids"]]
+
+
+@pytest.mark.parametrize("kind", ["stream", "planned"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_every_row_comes_once_over_ranks_and_loader_workers(kind, workers):
+    # A1 A35
+    got = []
+    for rank in range(2):
+        ds = IterableDataset(feeds()[kind], Topology(rank, 2))
+        dl = DataLoader(ds, batch_size=None, num_workers=workers, multiprocessing_context="fork" if workers else None)
+        got += rows(dl)
+        ds.close()
+    assert sorted(got) == list(range(48))
+
+
+@pytest.mark.parametrize("kind", ["stream", "planned"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_stateful_loader_continues_with_the_next_batch(kind, workers):
+    # A1 A51
+    stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+
+    def make():
+        return stateful(
+            IterableDataset(feeds()[kind]), batch_size=None, num_workers=workers,
+            multiprocessing_context="fork" if workers else None,
+        )  # fmt: skip
+
+    whole = rows(make())
+    assert sorted(whole) == list(range(48))
+    for k in (1, 5, 17):
+        dl = make()
+        it = iter(dl)
+        head = rows([next(it) for _ in range(k)])
+        state = dl.state_dict()
+        del it
+        again = make()
+        again.load_state_dict(state)
+        assert head + rows(again) == whole
+
+
+def test_what_a_torch_loader_decides_is_refused():
+    with pytest.raises(ConfigError, match="device"):
+        IterableDataset(feeds()["stream"], device="cpu")
+    ds = IterableDataset(feeds()["stream"])
+    with pytest.raises(TypeError, match="no len"):
+        len(ds)
+    with pytest.raises(StateError):
+        ds.load_state_dict({"kind": "x"})
+    with pytest.raises(StateError, match="3 DataLoader workers"):
+        ds.load_state_dict({"kind": "torch_iterable", "workers": 3})
