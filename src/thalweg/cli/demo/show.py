@@ -62,5 +62,5 @@ def closing(outcome: Outcome, page: Report, place: Path, seconds: float) -> None
     """Print the table, what speaks against success, and where to look further."""
     show(Report(page.title, page.facts, page.findings))
     click.echo(f"\nreport   {place.resolve()}")
-    click.echo(f"look     thalweg inspect {outcome.sets['chat'].path} --tokenizer {qwen_tokenizer()}")
+    click.echo(f"look     thalweg inspect {outcome.sets['chat'].path}")
     click.echo(f"took     {seconds:.0f} s")

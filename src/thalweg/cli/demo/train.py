@@ -111,10 +111,14 @@ def train(spec: dict[str, Any], rank: int, world: int, out: Path) -> None:
             entry = {"step": info.step, "micro": info.micro, "loss": share.item(), "tokens": info.num_tokens}
             entry |= {"slots": batch["input_ids"].numel(), "segments": segments(batch), "wait_s": waited}
             log.write(json.dumps(entry | {"step_s": time.perf_counter() - began}) + "\n")
-            if info.last and rank == 0:
+            if info.last:
                 if (info.step + 1) % spec["save_every"] == 0:
-                    save(out / f"step-{info.step + 1}.pt", model, optimizer, loader, info.step + 1)
-                print(json.dumps({"done": info.step + 1}), flush=True)  # noqa: T201 (read by legs)
+                    if world > 1:
+                        dist.barrier()  # what a checkpoint stands for is in the logs of all ranks first
+                    if rank == 0:
+                        save(out / f"step-{info.step + 1}.pt", model, optimizer, loader, info.step + 1)
+                if rank == 0:
+                    print(json.dumps({"done": info.step + 1}), flush=True)  # noqa: T201 (read by legs)
             began = time.perf_counter()
 
 

@@ -1,0 +1,111 @@
+"""The errors that a newcomer meets first: each says what, where and what to try, and ends with status 1."""
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import thalweg as tw
+from thalweg.cli import cli
+from thalweg.core.errors import ConfigError, InputError, RecordsError
+
+PIPELINE = """
+from thalweg.run import LocalPipelineExecutor
+from thalweg.steps import JsonlReader, JsonlWriter
+
+executor = LocalPipelineExecutor([JsonlReader({source!r}), JsonlWriter({out!r})], workers=1, logging_dir={logs!r})
+"""
+
+
+@pytest.fixture
+def records(tmp_path):
+    with tw.create_records(tmp_path / "records") as writer:
+        for n in range(40):
+            writer.write({"input_ids": np.arange(1, 20, dtype=np.int32)}, id=str(n))
+    return tmp_path / "records"
+
+
+def invoke(*args):
+    return CliRunner().invoke(cli, list(map(str, args)))
+
+
+@pytest.mark.parametrize(("folder", "words"), [("nowhere", "does not exist"), ("empty", "no files")])
+def test_a_missing_or_empty_input_directory_is_named(tmp_path, folder, words):
+    (tmp_path / "empty").mkdir()
+    file = tmp_path / "pipeline.py"
+    places = {name: str(tmp_path / name) for name in ("out", "logs")}
+    file.write_text(PIPELINE.format(source=str(tmp_path / folder), **places))
+    result = invoke("run", file)
+    assert result.exit_code == 1
+    assert words in result.stderr
+    assert str(tmp_path / folder) in result.stderr
+    assert "  try    " in result.stderr
+    told = json.loads(invoke("run", file, "--json").stdout)["error"]
+    assert told["code"] == "TW200"
+    assert told["where"] == str(tmp_path / folder)
+    assert not (tmp_path / "logs" / "completions").exists()
+
+
+@pytest.mark.parametrize("folder", ["nowhere", "empty"])
+def test_missing_or_empty_records_are_named(tmp_path, folder):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RecordsError, match="there is no record set") as caught:
+        tw.from_records(tmp_path / folder)
+    assert caught.value.where == str(tmp_path / folder)
+    assert caught.value.fix
+    result = invoke("inspect", tmp_path / folder)
+    assert result.exit_code == 1
+    assert str(tmp_path / folder) in result.stderr
+
+
+def test_an_unknown_column_is_answered_with_the_nearest(records):
+    with pytest.raises(ConfigError, match="did you mean 'input_ids'"):
+        tw.from_records(records, columns=["input_id"])
+    with pytest.raises(RecordsError, match="did you mean 'input_ids'"):
+        tw.open_records(records, columns=["input_id"])
+    with pytest.raises(ConfigError, match="no column 'text'"):
+        tw.from_records(records).map(dict, input_columns=["text"])
+
+
+@pytest.mark.parametrize("capacity", [0, -1, 2.5, "1k"])
+def test_a_capacity_below_one_or_no_number_is_refused_where_it_is_written(records, capacity):
+    with pytest.raises(ConfigError, match="capacity must be an integer of at least 1"):
+        tw.from_records(records).pack(capacity)
+
+
+def test_a_place_outside_its_world_is_refused(records, monkeypatch):
+    feed = tw.from_records(records).pack(64).batch(2)
+    with pytest.raises(ConfigError, match="dp_rank 2 does not fit dp_size 2"):
+        tw.Topology(rank=2, world=2)
+    monkeypatch.setenv("RANK", "5")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(ConfigError, match="dp_rank 5 does not fit dp_size 4"):
+        tw.Loader(feed)
+    monkeypatch.delenv("WORLD_SIZE")
+    with pytest.raises(ConfigError, match="only one of RANK and WORLD_SIZE"):
+        tw.Loader(feed)
+
+
+def test_a_global_batch_that_the_world_does_not_divide_names_one_that_it_does(records):
+    feed = tw.from_records(records).pack(64).batch(2)
+    with pytest.raises(ConfigError, match="a multiple of 6") as caught:
+        tw.Loader(feed, topology=tw.Topology(rank=0, world=3), global_batch_size=8)
+    assert "3 ranks x 2 rows" in caught.value.what
+
+
+def test_a_missing_extra_names_its_pip_command(monkeypatch):
+    from thalweg.core import extras
+
+    def absent(name):
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    monkeypatch.setattr(extras, "import_module", absent)
+    result = invoke("demo", "--smoke")
+    assert result.exit_code == 1
+    assert "thalweg demo needs the package 'torch'" in result.stderr
+    assert 'pip install "thalweg[torch]"' in result.stderr
+
+
+def test_input_errors_are_value_errors_too():
+    assert issubclass(InputError, ValueError)
