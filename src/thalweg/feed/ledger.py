@@ -1,19 +1,12 @@
-"""The ledger: which rows this rank handed over, with a digest of the ids that were read with the data.
+"""The ledger: which rows a rank handed over, with a digest of the ids that were read with the data, and the proof.
 
-Decides the form on disk: one file a rank and leg (a start, or a continuation from a state), nine bytes a row as long
-as nothing unusual happens. Knows no plan; `feed.verify` compares ranks and legs.
-
-A file is one line of JSON (the leg), then entries: a byte that says its kind, then
-  0  the micro-batch that follows from the one before: row digests (uint64 each) only;
-  1  step, micro-batch, runs of rows (epoch, index, count), then row digests;
-  2  an event: length, JSON.
+Decides when entries are written and what they prove: every row of an epoch once over all ranks, restarts and
+topologies, rolled-back steps left out. The form on disk is `feed.ledgerfile`; what a row should hold is known to a
+feed, which may be given for the proof.
 """
 
 import json
-import struct
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from time import time
 from typing import IO, Any
@@ -22,45 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.core.topology import Topology
-from thalweg.plan.steps import REPEATED, Place, Span
+from thalweg.feed.ledgerfile import EVENT, FULL, RUN, Entry, Run, following, runs_of
+from thalweg.plan.steps import Place, Span
 
-FULL = struct.Struct("<IHHH")  # step, micro, runs, rows
-RUN = struct.Struct("<IQHB")  # epoch, first index, rows, repeated
-EVENT = struct.Struct("<H")
 BUFFER = 1 << 20  # bytes held until written, where no state is taken
-
-
-@dataclass(frozen=True)
-class Run:
-    """Consecutive rows of an epoch."""
-
-    epoch: int
-    index: int
-    count: int
-    repeated: bool = False
-
-
-@dataclass(frozen=True, eq=False)
-class Entry:
-    """A micro-batch as it was handed over: its rows (filler left out) and their digests, uint64."""
-
-    step: int
-    micro: int
-    runs: tuple[Run, ...]
-    digests: NDArray[np.uint64]
-
-
-def runs_of(spans: tuple[Span, ...]) -> tuple[Run, ...]:
-    """Write spans as runs; those that follow each other become one."""
-    out: list[Run] = []
-    for s in spans:
-        n, again = s.stop - s.start, s.mark == REPEATED
-        last = out[-1] if out else None
-        if last is not None and (last.epoch, last.repeated, last.index + last.count) == (s.epoch, again, s.first):
-            out[-1] = Run(last.epoch, last.index, last.count + n, again)
-        else:
-            out.append(Run(s.epoch, s.first, n, again))
-    return tuple(out)
 
 
 class Ledger:
@@ -84,10 +42,17 @@ class Ledger:
         self._leg.update(leg)
 
     def propose(self) -> int:
-        """Give the number of the next leg, as far as this rank can see."""
-        names = [p.name for p in self.folder.glob("*.ledger")] if self.folder.exists() else []
-        mine = [int(n[:6]) for n in names if n[7:12] == f"{self.topology.dp_rank:05d}"]
-        return max(mine, default=-1) + 1
+        """Give the number of this leg, as far as this rank sees: the newest if it lacks this rank, else the next.
+
+        Ranks of a process group take the largest of their proposals.
+        """
+        names = sorted(p.name for p in self.folder.glob("*.ledger")) if self.folder.exists() else []
+        if not names:
+            return 0
+        newest, t = int(names[-1][:6]), self.topology
+        ranks = {n[7:12] for n in names if int(n[:6]) == newest}
+        joins = f"{t.dp_rank:05d}" not in ranks and names[-1][14:19] == f"{t.dp_size:05d}"
+        return newest if joins else newest + 1
 
     def event(self, name: str, place: Place, step: int) -> None:
         """Write what happened: resumed or restarted, where, and at which step."""
@@ -143,59 +108,8 @@ class Ledger:
             self._file.close()
 
 
-def following(last: Entry, leg: dict[str, Any]) -> tuple[int, int, tuple[Run, ...]] | None:
-    """Give (step, micro-batch, runs) that follow an entry when nothing unusual happens; None after an unusual one."""
-    if len(last.runs) != 1 or last.runs[0].repeated:
-        return None
-    run, accumulation = last.runs[0], int(leg.get("accumulation", 1))
-    stride = int(leg.get("stride", 0))
-    micro = last.micro + 1
-    step = last.step + micro // accumulation
-    return step, micro % accumulation, (Run(run.epoch, run.index + stride, run.count),)
+def verify_ledger(folder: str | Path, feed: Any = None, seed: int = 0) -> Any:
+    """Prove from a ledger that each row counts once; see `feed.proof.verify_ledger`."""
+    from thalweg.feed.proof import verify_ledger as prove  # noqa: PLC0415  (the proof reads what this file writes)
 
-
-def read_leg(path: Path) -> tuple[dict[str, Any], list[Entry | dict[str, Any]]]:
-    """Read one file: the leg, and its entries and events in order. An entry cut off at the end is left out."""
-    data = path.read_bytes()
-    end = data.index(b"\n")
-    leg: dict[str, Any] = json.loads(data[:end])
-    return leg, list(_entries(memoryview(data)[end + 1 :], leg))
-
-
-def _entries(data: memoryview, leg: dict[str, Any]) -> Iterator[Entry | dict[str, Any]]:
-    at, last = 0, None
-    while at < len(data):
-        kind, at = data[at], at + 1
-        if kind == 2:
-            if at + EVENT.size > len(data):
-                return
-            (size,) = EVENT.unpack_from(data, at)
-            at += EVENT.size + size
-            if at > len(data):
-                return
-            last = None
-            yield json.loads(bytes(data[at - size : at]))
-            continue
-        if kind == 0:
-            assert last is not None
-            following_it = following(last, leg)
-            assert following_it is not None
-            step, micro, runs = following_it
-            rows = runs[0].count
-        else:
-            if at + FULL.size > len(data):
-                return
-            step, micro, count, rows = FULL.unpack_from(data, at)
-            at += FULL.size
-            if at + count * RUN.size > len(data):
-                return
-            runs = tuple(
-                Run(e, i, n, bool(again))
-                for e, i, n, again in (RUN.unpack_from(data, at + k * RUN.size) for k in range(count))
-            )
-            at += count * RUN.size
-        if at + 8 * rows > len(data):
-            return
-        last = Entry(step, micro, runs, np.frombuffer(data[at : at + 8 * rows], np.uint64))
-        at += 8 * rows
-        yield last
+    return prove(folder, feed, seed)

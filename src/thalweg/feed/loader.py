@@ -127,6 +127,8 @@ class FeedLoader:
         """Stop where ranks differ in feed, seed or place, before the first batch."""
         if self._agreed or self._agree is None:
             return
+        if self._ledger is not None and self._ledger.leg is None:  # one number for the files of all ranks
+            self._ledger.leg = max(int(n) for n in self._agree(str(self._ledger.propose())))
         mine = self.describe()
         texts = self._agree(" ".join(f"{k}={v}" for k, v in mine.items()))
         theirs = [dict(item.split("=", 1) for item in text.split(" ")) for text in texts]

@@ -1,0 +1,64 @@
+"""`thalweg simulate`: steps, tokens, padding, bytes and shapes of a feed on any number of ranks, from its table.
+
+Decides the table that is printed. The figures are worked out by `feed.simulate`.
+"""
+
+from typing import Any
+
+import click
+
+from thalweg.check.target import load_target
+from thalweg.cli.output import json_option, print_json
+from thalweg.core.errors import ConfigError
+from thalweg.feed.feed import Feed
+from thalweg.feed.loader import FeedLoader
+from thalweg.feed.simulate import Simulation, simulate
+
+
+def feed_of(value: Any, target: str) -> Feed:
+    """Give the feed that a target names: a feed, or a loader's.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if isinstance(value, FeedLoader):
+        return value.feed
+    if isinstance(value, Feed):
+        return value
+    raise ConfigError(f"{type(value).__name__} is neither a feed nor a loader", where=target)
+
+
+@click.command(
+    name="simulate", help="Work out an epoch of TARGET (file.py:feed) on any number of ranks; no data is read."
+)
+@click.argument("target")
+@click.option("--world", "worlds", default="1", show_default=True, help="Numbers of ranks, separated by commas.")
+@click.option("--accumulation", default=1, show_default=True, help="Micro-batches of a step.")
+@click.option("--seed", default=0, show_default=True, help="The loader's seed.")
+@click.option("--epoch", default=0, show_default=True, help="Which epoch.")
+@json_option
+def command(target: str, worlds: str, accumulation: int, seed: int, epoch: int, as_json: bool) -> None:  # noqa: PLR0917
+    """Print one line for each number of ranks."""
+    feed = feed_of(load_target(target), target)
+    try:
+        numbers = [int(w) for w in worlds.split(",")]
+    except ValueError as error:
+        raise ConfigError(f"--world {worlds!r} is no list of numbers", fix="--world 8,16,64") from error
+    results = simulate(feed, numbers, accumulation=accumulation, seed=seed, epoch=epoch)
+    if as_json:
+        print_json([r.to_dict() for r in results])
+        return
+    head = ("ranks", "steps", "rows left", "tokens a rank", "padding", "straggler", "MB a rank", "shapes")
+    click.echo("{:>6} {:>10} {:>10} {:>14} {:>8} {:>9} {:>10} {:>7}".format(*head))
+    for r in results:
+        click.echo(_line(r))
+    shares = results[0].shares
+    if len(shares) > 1:
+        click.echo("shares of tokens: " + ", ".join(f"{name} {share:.2%}" for name, share in shares.items()))
+
+
+def _line(r: Simulation) -> str:
+    return (
+        f"{r.world:>6,} {r.steps:>10,} {r.left_out:>10,} {r.rank_tokens[1]:>14,.0f} {r.padding:>8.2%}"
+        f" {r.straggler:>9.3f} {r.rank_bytes / 1e6:>10,.1f} {r.distinct_shapes:>7,}"
+    )

@@ -1,0 +1,116 @@
+"""The form of a ledger on disk: what follows from what, and reading it back.
+
+Decides the bytes: nine a row as long as nothing unusual happens. Knows no loader and no plan.
+
+A file is one line of JSON (the leg), then entries: a byte that says its kind, then
+  0  the micro-batch that follows from the one before: row digests (uint64 each) only;
+  1  step, micro-batch, runs of rows (epoch, index, count), then row digests;
+  2  an event: length, JSON.
+"""
+
+import json
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.plan.steps import REPEATED, Span
+
+FULL = struct.Struct("<IHHH")  # step, micro, runs, rows
+RUN = struct.Struct("<IQHB")  # epoch, first index, rows, repeated
+EVENT = struct.Struct("<H")
+
+
+@dataclass(frozen=True)
+class Run:
+    """Consecutive rows of an epoch."""
+
+    epoch: int
+    index: int
+    count: int
+    repeated: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """A micro-batch as it was handed over: its rows (filler left out) and their digests, uint64."""
+
+    step: int
+    micro: int
+    runs: tuple[Run, ...]
+    digests: NDArray[np.uint64]
+
+
+def runs_of(spans: tuple[Span, ...]) -> tuple[Run, ...]:
+    """Write spans as runs; those that follow each other become one."""
+    out: list[Run] = []
+    for s in spans:
+        n, again = s.stop - s.start, s.mark == REPEATED
+        last = out[-1] if out else None
+        if last is not None and (last.epoch, last.repeated, last.index + last.count) == (s.epoch, again, s.first):
+            out[-1] = Run(last.epoch, last.index, last.count + n, again)
+        else:
+            out.append(Run(s.epoch, s.first, n, again))
+    return tuple(out)
+
+
+def following(last: Entry, leg: dict[str, Any]) -> tuple[int, int, tuple[Run, ...]] | None:
+    """Give (step, micro-batch, runs) that follow an entry when nothing unusual happens; None after an unusual one."""
+    if len(last.runs) != 1 or last.runs[0].repeated:
+        return None
+    run, accumulation = last.runs[0], int(leg.get("accumulation", 1))
+    stride = int(leg.get("stride", 0))
+    micro = last.micro + 1
+    step = last.step + micro // accumulation
+    return step, micro % accumulation, (Run(run.epoch, run.index + stride, run.count),)
+
+
+def read_leg(path: Path) -> tuple[dict[str, Any], list[Entry | dict[str, Any]]]:
+    """Read one file: the leg, and its entries and events in order. An entry cut off at the end is left out."""
+    data = path.read_bytes()
+    end = data.index(b"\n")
+    leg: dict[str, Any] = json.loads(data[:end])
+    return leg, list(_entries(memoryview(data)[end + 1 :], leg))
+
+
+def _entries(data: memoryview, leg: dict[str, Any]) -> Iterator[Entry | dict[str, Any]]:
+    at, last = 0, None
+    while at < len(data):
+        kind, at = data[at], at + 1
+        if kind == 2:
+            if at + EVENT.size > len(data):
+                return
+            (size,) = EVENT.unpack_from(data, at)
+            at += EVENT.size + size
+            if at > len(data):
+                return
+            last = None
+            yield json.loads(bytes(data[at - size : at]))
+            continue
+        if kind == 0:
+            assert last is not None
+            following_it = following(last, leg)
+            assert following_it is not None
+            step, micro, runs = following_it
+            rows = runs[0].count
+        else:
+            if at + FULL.size > len(data):
+                return
+            step, micro, count, rows = FULL.unpack_from(data, at)
+            at += FULL.size
+            if at + count * RUN.size > len(data):
+                return
+            runs = tuple(
+                Run(e, i, n, bool(again))
+                for e, i, n, again in (RUN.unpack_from(data, at + k * RUN.size) for k in range(count))
+            )
+            at += count * RUN.size
+        if at + 8 * rows > len(data):
+            return
+        last = Entry(step, micro, runs, np.frombuffer(data[at : at + 8 * rows], np.uint64))
+        at += 8 * rows
+        yield last

@@ -1,0 +1,102 @@
+"""The plan read both ways: from a step to samples, from a sample to steps, and the figures of any layout."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import thalweg as tw
+from thalweg.cli import cli as main_group
+from thalweg.core.errors import InputError
+from thalweg.feed.rowsof import why_sample, why_step
+from thalweg.feed.simulate import simulate
+
+
+def source(name, n):
+    rows = [
+        {"input_ids": np.arange(1 + i % 9, dtype=np.int32), "id": f"{name}{i}", "unit": f"{name}.jsonl", "row": i}
+        for i in range(n)
+    ]
+    return tw.from_dataset(rows, id="id")
+
+
+def feed():
+    return (
+        tw.mix({"a": source("a", 40), "b": source("b", 60)}, by="tokens").shuffle(1).pack(16, overlong="drop").batch(2)
+    )
+
+
+@pytest.mark.parametrize("layout", [(1, 1), (2, 1), (3, 2)])
+def test_why_names_what_the_loader_gives_and_the_way_back(layout):
+    world, accumulation = layout
+    for rank in range(world):
+        loader = tw.Loader(
+            feed(),
+            topology=tw.Topology(rank=rank, world=world),
+            gradient_accumulation_steps=accumulation,
+            epochs=2,
+            return_tensors="np",
+        )
+        for batch in loader:
+            found = why_step(feed(), batch.info.step, topology=loader.topology, accumulation=accumulation, epochs=2)
+            micro = found[batch.info.micro]
+            assert [[o.id for o in row] for row in micro.rows] == batch.info.ids
+            assert micro.epoch == batch.info.epoch or batch.info.epoch < 2
+            name = batch.info.ids[0][0]
+            origins, seen = why_sample(feed(), name, world=world, accumulation=accumulation, epochs=2)
+            assert (batch.info.step, batch.info.micro, rank) in [(s.step, s.micro, s.rank) for s in seen]
+            assert (origins[0].file, origins[0].line) == (f"{name[0]}.jsonl", int(name[1:]))
+
+
+def test_an_id_that_is_nowhere_is_an_error():
+    with pytest.raises(InputError, match="no sample has the id 'zzz'"):
+        why_sample(feed(), "zzz")
+
+
+def test_a_simulation_counts_what_a_loader_gives():  # C19 E49
+    for world, accumulation in ((1, 1), (2, 1), (3, 2)):
+        (figures,) = simulate(feed(), [world], accumulation=accumulation)
+        ranks = [
+            list(
+                tw.Loader(
+                    feed(),
+                    topology=tw.Topology(rank=r, world=world),
+                    gradient_accumulation_steps=accumulation,
+                    return_tensors="np",
+                )
+            )
+            for r in range(world)
+        ]
+        assert figures.steps * accumulation == len(ranks[0])
+        tokens = [sum(b.info.num_tokens for b in part) for part in ranks]
+        assert figures.rank_tokens == (min(tokens), sum(tokens) / world, max(tokens))
+        places = sum(b["input_ids"].size for part in ranks for b in part)
+        assert figures.padding == pytest.approx(1 - sum(tokens) / places)
+        assert set(figures.shapes) == {
+            f"{b['input_ids'].shape[0]}x{b['input_ids'].shape[1]}" for part in ranks for b in part
+        }
+
+
+def test_the_commands_answer_in_text_and_json(tmp_path):
+    file = tmp_path / "data_here.py"
+    file.write_text(
+        "import numpy as np, thalweg as tw\n"
+        "rows = [{'input_ids': np.arange(1 + i % 9, dtype=np.int32), 'id': f'r{i}'} for i in range(50)]\n"
+        "feed = tw.from_dataset(rows, id='id').shuffle(1).pack(16, overlong='drop').batch(2)\n"
+    )
+    run = CliRunner().invoke
+    try:
+        text = run(main_group, ["simulate", f"{file}:feed", "--world", "1,2"])
+        assert text.exit_code == 0, text.output
+        assert "straggler" in text.output
+        steps = json.loads(run(main_group, ["simulate", f"{file}:feed", "--world", "1,2", "--json"]).output)
+        assert steps[0]["steps"] == steps[1]["steps"] * 2 or steps[0]["left_out"] != steps[1]["left_out"]
+        rows = json.loads(run(main_group, ["why", f"{file}:feed", "--step", "1", "--json"]).output)
+        name = rows[0]["rows"][0][0]["id"]
+        seen = run(main_group, ["why", f"{file}:feed", "--sample", name])
+        assert "step 1, epoch 0" in seen.output
+        assert run(main_group, ["why", f"{file}:feed"]).exit_code != 0
+    finally:
+        sys.modules.pop("data_here", None)
