@@ -6,15 +6,14 @@ which of them wait. Keys are rising integers of the caller's. Knows no policy.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from thalweg.core import state as core_state
 from thalweg.core.errors import ConfigError, InputError
 from thalweg.core.state import State
 
 
-@dataclass(frozen=True, slots=True)
-class PackedRow:
+class PackedRow(NamedTuple):
     """One row: keys in token order; parts of documents where some are cut.
 
     Args:

@@ -54,7 +54,7 @@ class WindowPacker:
             self._take = lambda lengths, keys: take_capped(lengths, keys, capacity, max_docs)
         self._lengths: list[int] = []
         self._keys: list[int] = []
-        self._tokens = self._pushed = self._rows = self._idle = 0
+        self._tokens = self._left = self._rows = self._idle = 0
 
     def push(self, length: int, key: int) -> list[PackedRow]:
         """Take one document; give the rows that are ready.
@@ -69,43 +69,49 @@ class WindowPacker:
         """Take many documents; give the rows that are ready, the same as one by one."""
         out: list[PackedRow] = []
         enough, capacity, align = WAITING_ROWS * self.capacity, self.capacity, self.align
-        waiting, names, tokens = self._lengths, self._keys, self._tokens
-        for length, key in zip(lengths, keys, strict=True):
-            taken = length if align == 1 else -(-length // align) * align
-            if not 0 < taken <= capacity:
-                self._tokens = tokens
-                raise outside(length, key, capacity)
-            waiting.append(taken)
-            names.append(key)
-            tokens += taken
-            self._pushed += 1
-            while tokens >= enough and len(names) >= WAITING_DOCS:
-                self._tokens = tokens
-                out += self._choose()
-                tokens = self._tokens
-        self._tokens = tokens
+        waiting, names = self._lengths, self._keys
+        room = enough - self._tokens  # tokens that are missing until the window is used
+        try:
+            for length, key in zip(lengths, keys, strict=True):
+                taken = length if align == 1 else -(-length // align) * align
+                if not 0 < taken <= capacity:
+                    raise outside(length, key, capacity)
+                waiting.append(taken)
+                names.append(key)
+                room -= taken
+                while room <= 0 and len(names) >= WAITING_DOCS:
+                    row = self._choose()
+                    if row is not None:
+                        room += capacity - row.free
+                        out.append(row)
+        finally:
+            self._tokens = enough - room
         return out
 
-    def _choose(self) -> list[PackedRow]:
+    def _choose(self) -> PackedRow | None:
         before = len(self._keys)
         keys, free = self._take(self._lengths, self._keys)
-        self._idle = 0 if keys else self._idle + 1
+        if keys:
+            self._idle = 0
+            self._rows += 1
+            self._left += before - len(self._keys)
+            return PackedRow(keys, free)
+        self._idle += 1
         if self._idle >= ROUNDS:
             raise ThalwegError(
                 f"the packer chose nothing from {before} waiting documents, {ROUNDS} times",
                 fix="let the chooser take the oldest document at least",
             )
-        if not keys:
-            return []
-        self._tokens -= self.capacity - free
-        self._rows += 1
-        return [PackedRow(keys, free)]
+        return None
 
     def flush(self) -> list[PackedRow]:
         """Give what is left, once; after that the packer is empty."""
         out: list[PackedRow] = []
         while self._keys:
-            out += self._choose()
+            row = self._choose()
+            if row is not None:
+                out.append(row)
+        self._tokens = 0
         return out
 
     def state(self) -> State:
@@ -114,7 +120,7 @@ class WindowPacker:
             PackerState(
                 self.policy,
                 self.capacity,
-                self._pushed,
+                self._left + len(self._keys),
                 self._rows,
                 list(self._keys),
                 list(self._lengths),
@@ -133,7 +139,8 @@ class WindowPacker:
         """
         read = checked_state(state, self.policy, self.capacity)
         self._keys, self._lengths = list(read.keys), list(read.lengths)
-        self._tokens, self._pushed, self._rows, self._idle = sum(read.lengths), read.pushed, read.rows, 0
+        self._tokens, self._left = sum(read.lengths), read.pushed - len(read.keys)
+        self._rows, self._idle = read.rows, 0
 
 
 def packer(policy: str, capacity: int, *, align: int = 1, max_docs: int | None = None) -> Packer:
