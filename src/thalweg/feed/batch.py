@@ -5,7 +5,7 @@ that it is given.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any, cast
@@ -114,18 +114,29 @@ class Collator:
         longest = int(np.diff(ends[documents.offsets]).max(initial=0))
         return max(self.pack.capacity, longest)
 
-    def collate(self, documents: Documents, filler: int) -> tuple[dict[str, Any], BatchInfo]:
+    def collate(
+        self, documents: Documents, filler: int, shape: tuple[int, int] | None = None
+    ) -> tuple[dict[str, Any], BatchInfo]:
         """Make the batch of some documents, and `filler` rows of weight zero behind them.
+
+        Args:
+            documents: of the batch.
+            filler: rows of weight zero.
+            shape: (rows, width) of a batch of single samples; filled up with rows of weight zero.
 
         Raises:
             ConfigError: samples without tokens under a token dialect, or a column that has no place in it.
         """
+        width = None
+        if shape is not None:
+            n = len(documents.index)
+            documents, filler, width = replace(documents, offsets=np.arange(n + 1)), shape[0] - n, shape[1]
         info = LazyInfo(partial(self._names, documents, filler), labels_shifted=self.labels_shifted)
         if self.dialect is None:
             return self._by_function(documents, filler, info), info
         if documents.tokens is None:
             self._no_tokens(documents)
-        rows = self.arrays(documents, filler)
+        rows = self.arrays(documents, filler, width)
         if self.stage.pad == "none" and filler and len(rows.weight) != documents.num_rows + filler:
             rows.weight = np.append(rows.weight, np.zeros(filler, np.float32))
         self._refuse_columns(documents)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from thalweg.core.errors import ConfigError
 from thalweg.core.seeds import Key
 from thalweg.feed import stages as st
+from thalweg.feed.even import batch_packer
 from thalweg.feed.feed import Feed
 from thalweg.feed.mapped import Leaf
 from thalweg.feed.passes import cached, kept_by
@@ -186,14 +187,21 @@ def _planned(
     tables = [_table(leaf, packing, seed, losses) for leaf in leaves]
     mix = head if isinstance(head, st.Mix) else None
     schedule = _schedule(mix, tables, seed)
+    batching = _find(feed, st.BATCHING)
     packer = None if packing is None else _packer(packing, leaves)
+    if isinstance(batching, st.Bucket | st.TokenBudget):
+        if any(t.lengths is None for t in tables):
+            raise ConfigError(
+                f"{batching.verb} needs the lengths of samples", where=str(batching), fix="add .cache() after the map"
+            )
+        packer = batch_packer(batching)
     never = packing is not None and packing.repack == "never"
     if never and len(leaves) > 1:
         raise ConfigError(
             'repack="never" in a mix: its epochs do not hold the same samples', where=str(packing), fix='repack="epoch"'
         )
     order = Order(tables, schedule, packer=packer, seed=shuffled, repack=not never, counts=counts)
-    out = Compiled(leaves, order, packing, _find(feed, st.BATCHING), _find(feed, st.Balance), row_maps, losses=losses)
+    out = Compiled(leaves, order, packing, batching, _find(feed, st.Balance), row_maps, losses=losses)
     _identify(out, mix, seed, shuffled)
     return out
 

@@ -20,6 +20,7 @@ from thalweg.core.state import State
 from thalweg.feed import stages as st
 from thalweg.feed.batch import Collator, row_digests
 from thalweg.feed.compile import Compiled
+from thalweg.feed.even import Dealer, Shapes, balanced_order
 from thalweg.feed.gather import Documents, Reader, select
 from thalweg.feed.identity import compare, numbers_of, parts_of, whole, written
 from thalweg.feed.ledger import Ledger
@@ -46,6 +47,7 @@ class Micro:
     spans: tuple[Span, ...]
     filler: int
     digests: NDArray[np.uint64] | None = None
+    shape: tuple[int, int] | None = None  # rows and width of the batch, where batches differ
 
 
 class PlannedNode:
@@ -67,7 +69,7 @@ class PlannedNode:
         self.collator = Collator(stage, compiled.pack, self.reader, lineage)
         self.micro = stage.size if isinstance(stage, st.Batch) else 1
         self.size = options.topology.dp_size * self.micro * options.accumulation
-        self.walk = Walk(compiled.order, self.size, options.tail, options.epochs)
+        self._arrange()
         self.labels = LabelCounter(compiled)
         self.meters = Meters()
         self.parts = parts_of(compiled)
@@ -83,6 +85,18 @@ class PlannedNode:
         self._peeked: deque[tuple[Batch, Micro]] = deque()
         self._counted: tuple[Any, int] = (None, 0)  # a step and its label tokens
         self._chunk = 1  # micro-batches read in one call; grows when the first one is out
+
+    def _arrange(self, run: int | None = None, window: int | None = None) -> None:
+        """Set up the order of rows and who takes which: balanced where the feed asks for it."""
+        options, compiled = self.options, self.compiled
+        even = balanced_order(compiled, run=run, window=window, size=self.size, carry=options.tail == "carry")
+        self.even, self.order = even, compiled.order if even is None else even
+        self.walk = Walk(self.order, self.size, options.tail, options.epochs)
+        stage = compiled.batch
+        self.shapes = Shapes(stage, compiled.order.lengths) if isinstance(stage, st.Bucket | st.TokenBudget) else None
+        self.dealer = None
+        if even is not None and self.shapes is None:
+            self.dealer = Dealer(even, options.topology.dp_size, self.micro, options.accumulation)
 
     # ---- where it is
 
@@ -112,6 +126,8 @@ class PlannedNode:
             "rows_before": p.base + p.passed,
             "step": self._step,
         }
+        if self.even is not None:
+            numbers |= {"run": self.even.run, "window": self.even.window}
         out = {"kind": KIND, "version": VERSION, "tail": self.options.tail, **self._identity}
         out.update((k, str(v)) for k, v in numbers.items())
         return out
@@ -142,6 +158,16 @@ class PlannedNode:
                 f"the state was saved with tail={state['tail']!r}, and with balance the order depends on it",
                 fix=f"Loader(tail={state['tail']!r})",
             )
+        if self.even is not None:
+            given = self.compiled.balance
+            for word, was in (("run", int(state["run"])), ("window", int(state["window"]))):
+                now = getattr(given, word, None)
+                if now is not None and now != was:
+                    raise StateError(
+                        f"the run began with balance({word}={was}) and goes on with {word}={now}",
+                        fix=f"say {word}={was}",
+                    )
+            self._arrange(int(state["run"]), int(state["window"]))
         index = int(state["row_in_epoch"])
         base = int(state["rows_before"]) - index if self.options.tail == "carry" else 0
         self._place = Place(int(state["epoch"]), int(state["block"]), int(state["row"]), index, base)
@@ -163,7 +189,7 @@ class PlannedNode:
             return Place(epoch, base=self._place.base)
         if self.options.tail != "carry" or self.compiled.balance is None:
             return Place(epoch)
-        return Place(epoch, base=sum(self.compiled.order.rows(e) for e in range(epoch)))
+        return Place(epoch, base=sum(self.order.rows(e) for e in range(epoch)))
 
     def begin(self) -> None:
         """Start a `for`: go on right after a restore, else restart an epoch that was broken off."""
@@ -231,10 +257,17 @@ class PlannedNode:
         for step in self.walk.steps(self._place):
             if end is not None and number >= end:
                 return
+            dealt = None if self.dealer is None else self.dealer.deal(step, rank)
+            if self.even is not None:
+                for span in step.spans:
+                    self.even.note(span)
             for m in range(self.options.accumulation):
                 first = (m * world + rank) * self.micro
-                spans, filler = cut(step, first, first + self.micro)
-                yield Micro(step, number, m, m == self.options.accumulation - 1, spans, filler)
+                spans, filler = cut(step, first, first + self.micro) if dealt is None else dealt[m]
+                micro = Micro(step, number, m, m == self.options.accumulation - 1, spans, filler)
+                if self.shapes is not None and self.even is not None:
+                    micro.shape = self.shapes.of(cut(step, m * world, (m + 1) * world)[0], self.even)
+                yield micro
             number += 1
 
     def _groups(self, micros: Iterator[Micro]) -> Iterator[list[Micro]]:
@@ -254,7 +287,7 @@ class PlannedNode:
             yield group
 
     def _blocks(self, micro: Micro) -> list[tuple[Block, int, int]]:
-        return [(self.compiled.order.block(s.epoch, s.block), s.start, s.stop) for s in micro.spans]
+        return [(self.order.block(s.epoch, s.block), s.start, s.stop) for s in micro.spans]
 
     def _made(self, group: list[Micro]) -> Iterator[tuple[Batch, Micro]]:
         """Read a group and make its batches."""
@@ -278,7 +311,8 @@ class PlannedNode:
         bounds = [0]
         for micro in group:
             bounds.append(bounds[-1] + sum(s.stop - s.start for s in micro.spans))
-        if len(group) > 1 and not any(m.filler for m in group) and can(self.collator, documents):
+        whole = len(group) > 1 and not any(m.filler or m.shape for m in group)
+        if whole and can(self.collator, documents):
             made = [
                 self.collator.dressed(rows, documents, a, b)
                 for rows, (a, b) in zip(
@@ -287,7 +321,7 @@ class PlannedNode:
             ]
         else:
             parts = [documents.part(a, b) for a, b in pairwise(bounds)]
-            made = [self.collator.collate(part, m.filler) for part, m in zip(parts, group, strict=True)]
+            made = [self.collator.collate(part, m.filler, m.shape) for part, m in zip(parts, group, strict=True)]
         for (_, info), micro in zip(made, group, strict=True):
             self._inform(info, micro)
         return [Batch(values, info=info) for values, info in made]
@@ -306,13 +340,13 @@ class PlannedNode:
         if self.labels.known:
             if self._counted[0] is not micro.step:
                 spans = [s for s in micro.step.spans if s.mark is None]
-                self._counted = (micro.step, self.labels.count(spans, self.compiled.order))
+                self._counted = (micro.step, self.labels.count(spans, self.order))
             info.step_label_tokens = self._counted[1]
         at = 0
         for span in micro.spans:  # rows that come again to fill the step are no rows of the epoch
             n = span.stop - span.start
             if span.mark == REPEATED:
-                info.weight[at : at + n] = 0.0
+                info.weight[slice(None) if micro.shape else slice(at, at + n)] = 0.0
             at += n
 
     def _grow(self, group: list[Micro], documents: Documents) -> None:
@@ -338,7 +372,8 @@ class PlannedNode:
 
     def stats(self) -> dict[str, Any]:
         """Give counters and seconds by stage."""
-        return {**self.meters.read(), "epoch": self._epoch, "step": self._step}
+        more = {} if self.dealer is None else self.dealer.stats()
+        return {**self.meters.read(), **more, "epoch": self._epoch, "step": self._step}
 
     def close(self) -> None:
         """Forget what was read ahead."""

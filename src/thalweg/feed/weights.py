@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from thalweg.core.sample import LABELS, LOSS_SPANS
 from thalweg.feed.compile import Compiled, gather_facts
-from thalweg.plan.epoch import Block, Order
+from thalweg.plan.balanced import Planned
+from thalweg.plan.epoch import Block
 from thalweg.plan.steps import Span
 
 
@@ -36,7 +37,7 @@ class LabelCounter:
         plain = not any(leaf.maps for leaf in leaves) and not compiled.row_maps
         self.known = plain and lengths and (self._all_tokens or counted)
 
-    def count(self, spans: Sequence[Span], order: Order) -> int:
+    def count(self, spans: Sequence[Span], order: Planned) -> int:
         """Count the label tokens of rows."""
         total = 0
         for span in spans:

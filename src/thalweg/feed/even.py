@@ -1,0 +1,166 @@
+"""Equal work and equal shapes for all ranks of a step: `.balance()`, `.bucket()`, `.token_budget()` of a planned feed.
+
+Decides which rows of a step a rank takes where rows cost differently, and how wide and how many the rows of a batch
+are where batches differ in shape. The arithmetic is that of `plan.balance` and `plan.batch`. Reads nothing.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.core.errors import ConfigError
+from thalweg.feed import stages as st
+from thalweg.plan import batch as by_length
+from thalweg.plan.balance import WINDOW_RUNS, Cost, Costs, deal, straggler
+from thalweg.plan.balanced import BalancedOrder, row_lengths
+from thalweg.plan.epoch import Block, Order, Packed
+from thalweg.plan.steps import Span, Step
+
+Ints = NDArray[np.int64]
+MIXED_TOKENS = 2_000_000  # tokens of a window at most where a mix has weights: sorting by cost would sort by source
+
+
+def batch_packer(stage: st.Bucket | st.TokenBudget) -> Any:
+    """Give the packer whose rows are the batches of a stage."""
+    return partial(_batches, stage=stage)
+
+
+def _batches(lengths: NDArray[Any], _source: Any, _index: Any, *, stage: st.Bucket | st.TokenBudget) -> Packed:
+    if isinstance(stage, st.TokenBudget):
+        made = by_length.token_budget(lengths, stage.tokens, window=stage.window, multiple=stage.pad_to_multiple_of)
+    else:
+        made = by_length.bucket(
+            lengths,
+            stage.boundaries,
+            stage.sizes,
+            remainder=cast("by_length.Remainder", stage.remainder),
+            pad_to=cast("by_length.PadTo", stage.pad_to),
+            multiple=stage.pad_to_multiple_of,
+        )
+    return Packed(made.rows.order, made.rows.offsets, capacities=made.rows.capacities)
+
+
+class Shapes:
+    """The shape of the batches of a step: one for all ranks.
+
+    Args:
+        stage: the batching stage.
+        lengths: gives tokens of samples: (source, index) -> int64.
+    """
+
+    def __init__(self, stage: st.Bucket | st.TokenBudget, lengths: Any) -> None:
+        self.stage, self.lengths = stage, lengths
+
+    def cost(self, block: Block) -> Costs:
+        """Give the padded tokens of each batch of a block, float64 (r,), narrow ones apart from wide ones."""
+        sizes, widths = self._shapes(block)
+        return (widths * 1e6 + sizes).astype(np.float64)
+
+    def _shapes(self, block: Block) -> tuple[Ints, Ints]:
+        """Give rows and width of each batch of a block."""
+        tokens = row_lengths(block, self.lengths)
+        counts = np.diff(block.offsets)
+        longest = np.zeros(len(block), np.int64)
+        real = counts > 0
+        if real.any():
+            longest[real] = np.maximum.reduceat(tokens, block.offsets[:-1][real])
+        stage = self.stage
+        if isinstance(stage, st.Bucket):
+            which = np.searchsorted(np.asarray(stage.boundaries), longest)
+            if stage.remainder in {"pad", "up"}:
+                counts = np.asarray(stage.sizes)[which]
+            if stage.pad_to == "boundary":
+                limits = np.append(np.asarray(stage.boundaries), 0)
+                longest = np.maximum(longest, limits[which])
+        multiple = stage.pad_to_multiple_of
+        return counts, -(-longest // multiple) * multiple
+
+    def of(self, spans: Sequence[Span], order: BalancedOrder) -> tuple[int, int]:
+        """Give (rows, width) that hold every batch of these spans: the micro-batch of all ranks."""
+        rows, width = 1, 1
+        for span in spans:
+            sizes, widths = self._shapes(order.block(span.epoch, span.block))
+            rows = max(rows, int(sizes[span.start : span.stop].max(initial=0)))
+            width = max(width, int(widths[span.start : span.stop].max(initial=0)))
+        return rows, width
+
+
+def balanced_order(
+    compiled: Any, *, run: int | None, window: int | None, size: int, carry: bool
+) -> BalancedOrder | None:
+    """Give the balanced order of a feed that asks for one.
+
+    Args:
+        compiled: the feed.
+        run: R of a state; None: the stage's, else `size`.
+        window: W of a state; None: the stage's, else 32 runs, bounded by tokens in a mix.
+        size: rows of a step of the present layout.
+        carry: the tail is "carry".
+    """
+    order: Order = compiled.order
+    stage: st.Balance | None = compiled.balance
+    key = order.seed
+    if isinstance(compiled.batch, st.Bucket | st.TokenBudget):
+        r = run or size
+        shapes = Shapes(compiled.batch, order.lengths)
+        return BalancedOrder(order, shapes.cost, window=window or WINDOW_RUNS * r, run=r, carry=carry, key=key)
+    if stage is None:
+        return None
+    if any(t.lengths is None for t in order.sources):
+        raise ConfigError("balance needs the lengths of samples", where="balance", fix="add .cache() after the map")
+    r = run or stage.run or size
+    wanted = window or stage.window
+    if wanted is None:
+        wanted = WINDOW_RUNS * r
+        if len(order.sources) > 1 and compiled.pack is not None:
+            most = MIXED_TOKENS // compiled.pack.capacity // r * r
+            wanted = max(r, min(wanted, most))
+    elif wanted % r:
+        raise ConfigError(f"a window of {wanted} rows is no multiple of its run of {r}", where="balance")
+    cost = Cost(stage.a, stage.b) if stage.by == "cost" else Cost()
+
+    def of(block: Block) -> Costs:
+        return cost.rows(row_lengths(block, order.lengths), block.offsets)
+
+    return BalancedOrder(order, of, window=wanted, run=r, carry=carry, key=key)
+
+
+class Dealer:
+    """Deals the rows of a step to ranks by cost.
+
+    Args:
+        order: of rows.
+        world: data-parallel ranks.
+        micro: rows of a rank in a micro-batch.
+        accumulation: micro-batches of a step.
+    """
+
+    def __init__(self, order: BalancedOrder, world: int, micro: int, accumulation: int) -> None:
+        self.order, self.world, self.micro, self.accumulation = order, world, micro, accumulation
+        self.steps, self.factors, self.worst = 0, 0.0, 1.0
+
+    def deal(self, step: Step, rank: int) -> list[tuple[tuple[Span, ...], int]]:
+        """Give this rank's rows of each micro-batch: spans of one row each, and a number of filler rows."""
+        rows: list[Span] = []
+        costs: list[NDArray[np.float64]] = []
+        for span in step.spans:
+            self.order.note(span)
+            costs.append(self.order.costs(span.epoch, span.block)[span.start : span.stop])
+            rows += [span.part(i, i + 1) for i in range(span.stop - span.start)]
+        cost = np.concatenate([*costs, np.zeros(step.filler)])
+        dealt = deal(cost, self.world, self.micro, self.accumulation)
+        factor = straggler(cost, dealt)
+        self.steps, self.factors, self.worst = self.steps + 1, self.factors + factor, max(self.worst, factor)
+        out: list[tuple[tuple[Span, ...], int]] = []
+        for m in range(self.accumulation):
+            mine = [i for i in dealt[m, rank].tolist() if i < len(rows)]
+            out.append((tuple(rows[i] for i in mine), self.micro - len(mine)))
+        return out
+
+    def stats(self) -> dict[str, Any]:
+        """Give the straggler factor (cost of the busiest rank over the mean): over the steps planned, and the worst."""
+        mean = self.factors / self.steps if self.steps else 1.0
+        return {"straggler": mean, "straggler_worst": self.worst, "run": self.order.run, "window": self.order.window}
