@@ -87,7 +87,7 @@ class FeedLoader:
         self._ledger = None if ledger is None else Ledger(ledger, topology)
         self.node: BatchNode = self._engine()
         self._agreed, self._closed = agree is None, False
-        self._finalizer = weakref.finalize(self, self.node.close)
+        self._finalizer = weakref.finalize(self, _end, self.node, self._ledger)
 
     def _engine(self) -> BatchNode:
         if self.feed.kind == "planned":
@@ -116,6 +116,8 @@ class FeedLoader:
             try:
                 batch = self._next()
             except StopIteration:
+                if self._ledger is not None:
+                    self._ledger.flush()
                 return
             yield batch
 
@@ -148,9 +150,9 @@ class FeedLoader:
         state = {k: v for k, v in self.node.state().items() if planned or k in {"kind", "fingerprint"}}
         parts = dict(item.split(":", 1) for item in str(state.pop("parts", "")).split())
         return {
+            "seed": str(self.options.seed),
             **{f"feed.{k}": v for k, v in parts.items()},
             **{k: str(v) for k, v in state.items()},
-            "seed": str(self.options.seed),
             "batch": digest(str(next((s for s in self.feed.stages if isinstance(s, st.BATCHING)), None))),
             "accumulation": str(self.options.accumulation),
             "world": str(self.topology.dp_size),
@@ -245,12 +247,17 @@ class FeedLoader:
         """End what runs and write the ledger. Twice is fine."""
         self._closed = True
         self._finalizer()
-        if self._ledger is not None:
-            self._ledger.close()
 
     def _must_be_open(self) -> None:
         if self._closed:
             raise ConfigError("the loader is closed", fix="make a new one and load the state")
+
+
+def _end(node: BatchNode, ledger: Ledger | None) -> None:
+    """End what runs and write what the ledger holds; also when the loader is forgotten, or the process ends."""
+    node.close()
+    if ledger is not None:
+        ledger.close()
 
 
 def _check(feed: Any, epochs: int | None, max_steps: int | None, tail: str | None, require: str | None) -> None:
