@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import time
@@ -161,19 +162,23 @@ def _python(name: str, side: Side, args: argparse.Namespace) -> Path:
 
 
 def _prepared(module: Path, case: Case, size: str) -> Path:
-    """Folder with the case's data; cases with the same `prepare` and parameters share it."""
+    """Folder with the case's data; cases with the same `prepare` and parameters share it.
+
+    Made anew for each commit and each smoke run: what wrote the data may have changed.
+    """
     made_by = case.prepare.__qualname__ if case.prepare else case.name
     key = blake2b(repr((made_by, sorted(case.sizes[size].items()))).encode(), digest_size=6).hexdigest()
     folder = HOME / "data" / module.stem / f"{size}-{key}"
-    ready = folder / ".ready"
-    if not ready.exists():
-        folder.mkdir(parents=True, exist_ok=True)
+    ready, made_at = folder / ".ready", f"{os.getpid()}" if size == "smoke" else machine.commit()
+    if not ready.exists() or ready.read_text() != made_at:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
         if case.prepare:
             _say(f"{case.name}: preparing data ({size})")
             ran = _spawn(Path(sys.executable), module, [case.name, "", str(folder)], size, None)
             if isinstance(ran, str):
                 raise SystemExit(f"{case.name}: preparing the data failed: {ran}")
-        ready.touch()
+        ready.write_text(made_at)
     return folder
 
 
