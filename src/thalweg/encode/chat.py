@@ -6,6 +6,7 @@ conversation without a trained token passes. Knows no file and no batch.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -19,6 +20,9 @@ from thalweg.encode.drawing import Drawer, Drawn
 from thalweg.encode.errors import EncodeError, record_id
 from thalweg.encode.layouts import Layout, read, recognise
 from thalweg.encode.length import Encoded, cut_answer, shorter
+from thalweg.encode.media.families import Limits, Media
+from thalweg.encode.media.placing import Placer
+from thalweg.encode.media.references import Folder
 from thalweg.encode.spans import Spans, by_bytes, by_offsets, by_prefix, labels_of, tidy
 from thalweg.encode.template import unmark
 from thalweg.encode.tokens import Vocabulary, shared_tokenizer, tokenizer_digest
@@ -33,8 +37,14 @@ class ChatEncoder:
         train_on: "assistant": all answers, with the token that ends each; "last": the last answer; "all": everything.
         max_length: tokens at most. Longer conversations lose their oldest exchanges, whole; system and last exchange
             stay; a last answer that is still too long is cut and keeps no end token.
+        media_dir: folder or URL where relative paths of pictures, clips and sounds start.
+        image_max_pixels: largest area of a picture, aspect kept; None: the processor's own.
         enable_thinking: None leaves thoughts as they are; True asks the template for them; False takes thoughts out
             and leaves the empty thought of the prompt untrained.
+        decode: "late" counts media by their headers and keeps references (`media.batches.MediaCollator` decodes);
+            "now" decodes at once.
+        processor: the model's processor, or a folder with preprocessor_config.json; None: the tokenizer's folder.
+        limits: further areas, and how clips are sampled.
         chat_template: jinja text or path of a .jinja file; None: the tokenizer's own.
         template_variables: what the template may read further, such as {"date_string": "26 Jul 2024"}.
         split_special_tokens: True (default): what looks like a special token in a message stays text.
@@ -53,10 +63,15 @@ class ChatEncoder:
         self,
         tokenizer_or_path: Any,
         columns: Mapping[str, str | None] | None = None,
+        *,
         train_on: str = "assistant",
         max_length: int | None = None,
+        media_dir: str | None = None,
+        image_max_pixels: int | None = None,
         enable_thinking: bool | None = None,
-        *,
+        decode: str = "late",
+        processor: Any = None,
+        limits: Limits | None = None,
         chat_template: str | None = None,
         template_variables: Mapping[str, Any] | None = None,
         split_special_tokens: bool = True,
@@ -74,6 +89,12 @@ class ChatEncoder:
             variables=template_variables,
             split_special_tokens=split_special_tokens,
         )
+        areas = limits or Limits()
+        if image_max_pixels is not None:
+            areas = replace(areas, image_max_pixels=image_max_pixels)
+        model = processor if processor is not None else tokenizer_or_path
+        self.media = model if isinstance(model, Media) else Media.of(model, folder=Folder(media_dir), limits=areas)
+        self.placer = Placer(self.media, self.tokenizer.get_vocab(), decode)
         self.counts: Counter[str] = Counter()
         self._layouts: dict[tuple[str, ...], Layout] = {}
         self._backend: Backend | None = None if backend == "auto" else choose(self.tokenizer, backend, ())
@@ -197,7 +218,13 @@ class ChatEncoder:
                 spans = by_prefix(self._backend, drawn.text, ids, drawn.spans)
         except EncodeError as error:
             return error
-        return self._closed(ids, spans, drawn.weights)
+        closed = self._closed(ids, spans, drawn.weights)
+        if not drawn.media or isinstance(closed, EncodeError):
+            return closed
+        try:
+            return self.placer.place(closed, drawn.media)
+        except EncodeError as error:
+            return error
 
     def _pieced(self, drawn: Drawn, pieces: list[tuple[str, int | None]]) -> "Encoded | EncodeError":
         """Encode a rendering that was cut at its special tokens, its texts with special tokens unread."""

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from thalweg.encode.conversation import Conversation, Message
 from thalweg.encode.errors import EncodeError
 
+ALONG_TOKENS = ("mm_token_type_ids", "position_ids")  # columns whose last axis is that of the tokens
+
 
 @dataclass(slots=True)
 class Encoded:
@@ -58,6 +60,10 @@ def cut_answer(encoded: Encoded, limit: int) -> Encoded | EncodeError:
         return EncodeError(
             f"{len(encoded.ids)} tokens, and the first {limit} hold nothing to train", reason="no trained token"
         )
+    kinds = encoded.more.get("mm_token_type_ids")
+    if kinds is not None and kinds[limit:].any():
+        return EncodeError(f"a medium lies over the limit of {limit} tokens", reason="medium over the limit")
     spans = np.minimum(encoded.spans[keep], limit).astype(np.int32)
     weights = None if encoded.weights is None else encoded.weights[keep]
-    return Encoded(encoded.ids[:limit], spans, weights, encoded.more)
+    more = {k: v[..., :limit] if k in ALONG_TOKENS else v for k, v in encoded.more.items()}
+    return Encoded(encoded.ids[:limit], spans, weights, more)

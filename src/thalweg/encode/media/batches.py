@@ -1,0 +1,138 @@
+"""Samples with media become a batch that `model(**batch)` takes: decoded by threads, laid out, kept apart.
+
+Decides when media are decoded (here, not before), their order (that of the tokens, over all rows), and what a batch
+without any medium gets where sharded training would hang. Knows no loader: it is a function of samples, to be given
+as `collate=`.
+"""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from thalweg.core.sample import IGNORE_INDEX, Sample
+from thalweg.encode.collate import DIALECTS
+from thalweg.encode.collate_samples import columns_of
+from thalweg.encode.media.families import Media
+from thalweg.encode.media.placing import REFERENCES, load, text_positions
+from thalweg.encode.spans import labels_of
+from thalweg.plan.rows import lay_out
+
+_NOT_MODEL = {"media_tokens", "loss_weights"}
+
+
+class MediaCollator:
+    """Makes batches of samples that `ChatEncoder` gave. Picklable.
+
+    Args:
+        media: counts and features of the model.
+        packed: True: each item is a list of samples that share a row; False: each item is a sample, padded on the
+            right.
+        pad_id: id of padding.
+        capacity: tokens of a row; None: the longest.
+        always_media: add one masked dummy picture to a batch without media, so that the vision tower of every rank
+            takes part in every step.
+        dummy: ids of the dummy's tokens: (before, one place, after); needed with `always_media`.
+        kinds: False leaves `mm_token_type_ids` out, for models that do not take it.
+        threads: how many decode.
+    """
+
+    def __init__(
+        self,
+        media: Media,
+        *,
+        packed: bool = False,
+        pad_id: int = 0,
+        capacity: int | None = None,
+        always_media: bool = False,
+        dummy: tuple[int, int, int] | None = None,
+        kinds: bool = True,
+        threads: int = 4,
+    ) -> None:
+        self.media, self.packed, self.pad_id, self.capacity = media, packed, pad_id, capacity
+        self.always_media, self.dummy, self.kinds, self.threads = always_media, dummy, kinds, threads
+
+    def __call__(self, items: Sequence[Any]) -> dict[str, Any]:
+        """Make the batch of some rows.
+
+        Args:
+            items: samples, or lists of samples where packed.
+
+        Returns:
+            What the dialect "hf" gives for rows of this kind, `position_ids` (4, B, L) with the text's own first, and
+            the media arrays of all rows in token order.
+
+        Raises:
+            EncodeError: a medium cannot be decoded, or changed since it was counted.
+        """
+        rows: list[list[Sample]] = [list(item) if self.packed else [item] for item in items]
+        if self.always_media and not any(_has_media(s) for row in rows for s in row):
+            rows = self._with_dummy(rows)
+        flat = [self._ready(s) for row in rows for s in row]
+        with ThreadPoolExecutor(self.threads, thread_name_prefix="thalweg-media") as pool:
+            columns = columns_of(list(pool.map(self._load, flat)))
+        counts = np.cumsum([0, *map(len, rows)])
+        arrays = lay_out(
+            columns.tokens,
+            counts,
+            spans=columns.spans,
+            labels=columns.labels,
+            rope=columns.rope,
+            aligned=columns.aligned,
+            packed=self.packed,
+            capacity=self.capacity,
+            pad_id=self.pad_id,
+        )
+        batch: dict[str, Any] = {**DIALECTS["hf"](arrays), **columns.media}
+        return batch
+
+    def _load(self, sample: Sample) -> Sample:
+        return load(sample, self.media) if any(c in sample for c in REFERENCES.values()) else sample
+
+    def _ready(self, sample: Mapping[str, Any]) -> Sample:
+        """Leave out what no model takes, and give texts their positions."""
+        out = {k: v for k, v in sample.items() if k not in _NOT_MODEL and (self.kinds or k != "mm_token_type_ids")}
+        n = len(out["input_ids"])
+        out.setdefault("position_ids", text_positions(n))
+        if self.kinds:
+            out.setdefault("mm_token_type_ids", np.zeros(n, np.int64))
+        return out
+
+    def _with_dummy(self, rows: list[list[Sample]]) -> list[list[Sample]]:
+        """Put a black picture behind the last sample of the shortest row: no token sees it, none of it is trained."""
+        assert self.dummy is not None
+        before, place, after = self.dummy
+        black = np.zeros((56, 56, 3), np.uint8)
+        measured = self.media.measure("image", black)
+        added = np.array([before, *[place] * measured.tokens, after], np.int32)
+        shortest = min(range(len(rows)), key=lambda i: sum(len(s["input_ids"]) for s in rows[i]))
+        last = dict(rows[shortest][-1])
+        labels = last.pop("labels", None)
+        spans = last.pop("loss_spans", None)
+        n, ids = len(last["input_ids"]), last["input_ids"]
+        if labels is None:
+            labels = labels_of(ids, np.array([[0, n]]) if spans is None else spans)
+        start = text_positions(n)
+        rest = np.tile(np.arange(n, n + len(added)), (3, 1))
+        last["input_ids"] = np.concatenate([ids, added])
+        last["labels"] = np.concatenate([labels, np.full(len(added), IGNORE_INDEX)])
+        last["position_ids"] = np.concatenate([last.get("position_ids", start), rest], axis=1)
+        kinds = np.array([0, *[1] * measured.tokens, 0], np.int64)
+        last["mm_token_type_ids"] = np.concatenate([np.zeros(n, np.int64), kinds])
+        last["images"], last["image_grid_thw"] = [black], np.array([measured.grid], np.int64)
+        out = [list(row) for row in rows]
+        out[shortest][-1] = last
+        return [[_labelled(s) for s in row] for row in out]
+
+
+def _labelled(sample: Sample) -> Sample:
+    """Give labels in place of spans, so that all samples of the batch have the same form."""
+    if "labels" in sample or "loss_spans" not in sample:
+        return sample
+    rest = {k: v for k, v in sample.items() if k != "loss_spans"}
+    return {**rest, "labels": labels_of(sample["input_ids"], sample["loss_spans"])}
+
+
+def _has_media(sample: Mapping[str, Any]) -> bool:
+    return any(c in sample for c in (*REFERENCES.values(), "pixel_values", "pixel_values_videos", "input_features"))

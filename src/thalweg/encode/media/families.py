@@ -1,0 +1,271 @@
+"""How models see media: how many tokens a picture, clip or sound is, and the arrays that their towers take.
+
+Decides counts from headers (`measure`) and features from decoded media (`features`), so that the two agree for the
+Qwen-VL and Qwen-Omni families and for models with a fixed number of tokens a picture. The numbers are those of the
+model's own image processor and feature extractor. Knows no conversation and no batch.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.core.errors import ConfigError
+from thalweg.core.extras import need
+from thalweg.encode.errors import EncodeError
+from thalweg.encode.media.pictures import fit_area, picture, picture_size
+from thalweg.encode.media.references import Folder
+from thalweg.encode.media.sounds import samples, sound_length
+from thalweg.encode.media.videos import Av, Decoder, Sampling, choose_frames, probe, read_frames
+
+Arrays: TypeAlias = dict[str, NDArray[Any]]
+KINDS = ("image", "video", "audio")
+# names of the one token that stands for a medium in a rendering, by kind
+PLACES = {
+    "image": ("<|image_pad|>", "<|IMAGE|>", "<image>"),
+    "video": ("<|video_pad|>", "<|VIDEO|>", "<video>"),
+    "audio": ("<|audio_pad|>", "<|AUDIO|>", "<audio>"),
+}
+TYPES = {"image": 1, "video": 2, "audio": 3}  # as transformers' mm_token_type_ids
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A medium before it is decoded.
+
+    Args:
+        tokens: how many tokens stand for it.
+        grid: (t, h, w) in patches, for pictures and clips.
+        seconds: of the model's time between two steps of t, for clips.
+    """
+
+    tokens: int
+    grid: tuple[int, int, int] | None = None
+    seconds: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the user limits before the model's own processor: areas in pixels, aspect kept, and how clips are sampled.
+
+    Args:
+        image_max_pixels, image_min_pixels: area of a picture; None or 0: the processor's alone.
+        video_max_pixels, video_min_pixels: area of each frame.
+        sampling: frames of a clip.
+    """
+
+    image_max_pixels: int | None = None
+    image_min_pixels: int | None = None
+    video_max_pixels: int | None = None
+    video_min_pixels: int | None = None
+    sampling: Sampling = field(default_factory=Sampling)
+
+
+class Media:
+    """Counts and features of one model.
+
+    Args:
+        image_processor: of the model (`Qwen2VLImageProcessorPil` and its kin); None: no pictures and no clips.
+        feature_extractor: `WhisperFeatureExtractor` or its kin; None: no sounds.
+        folder: where paths start.
+        limits: areas and sampling.
+        decoder: of clips.
+        clip_step, behind: how a clip's time counts in positions, see `places.positions`; None: as the model whose
+            parts these are (Omni where there is a feature extractor, else Qwen2-VL).
+
+    Raises:
+        ConfigError: an image processor without patches.
+    """
+
+    def __init__(
+        self,
+        image_processor: Any = None,
+        feature_extractor: Any = None,
+        *,
+        folder: Folder | None = None,
+        limits: Limits | None = None,
+        decoder: Decoder | None = None,
+        clip_step: float | None = None,
+        behind: str | None = None,
+    ) -> None:
+        omni = feature_extractor is not None
+        self.clip_step = 25.0 if clip_step is None and omni else clip_step
+        self.behind = behind or ("largest" if omni else "side")
+        self.image_processor, self.feature_extractor = image_processor, feature_extractor
+        self.folder, self.limits = folder or Folder(), limits or Limits()
+        self.decoder: Decoder = decoder or Av()
+        if image_processor is not None and not hasattr(image_processor, "patch_size"):
+            raise ConfigError(
+                f"{type(image_processor).__name__} has no patches to count",
+                fix="give the image processor of a Qwen-VL or Qwen-Omni model",
+            )
+        if image_processor is not None:
+            self.patch = int(image_processor.patch_size)
+            self.merge = int(image_processor.merge_size)
+            self.pair = int(image_processor.temporal_patch_size)
+
+    @classmethod
+    def of(cls, model: Any, **settings: Any) -> "Media | None":
+        """Find the media parts of a model: a processor, or its directory; None where it has none.
+
+        Args:
+            model: an object with `image_processor` or `feature_extractor`, or a path with preprocessor_config.json.
+            settings: as the constructor's.
+        """
+        if isinstance(model, (str, Path)):
+            return cls._of_folder(Path(model), settings)
+        parts = [getattr(model, name, None) for name in ("image_processor", "feature_extractor")]
+        return cls(*parts, **settings) if any(p is not None for p in parts) else None
+
+    @classmethod
+    def _of_folder(cls, folder: Path, settings: dict[str, Any]) -> "Media | None":
+        written = folder / "preprocessor_config.json"
+        if not written.is_file():
+            return None
+        config: dict[str, Any] = json.loads(written.read_text(encoding="utf-8"))
+        transformers = need("transformers", why="the processor of a model")
+        images = sounds = None
+        if "image_processor_type" in config or "patch_size" in config:
+            images = transformers.AutoImageProcessor.from_pretrained(str(folder), backend="pil")
+        if "feature_extractor_type" in config or "feature_size" in config:
+            sounds = transformers.WhisperFeatureExtractor.from_pretrained(str(folder))
+        model = folder / "config.json"
+        vision = json.loads(model.read_text(encoding="utf-8")).get("vision_config", {}) if model.is_file() else {}
+        if "tokens_per_second" in vision and sounds is None:
+            settings.setdefault("clip_step", float(vision["tokens_per_second"]))
+        return cls(images, sounds, **settings)
+
+    def measure(self, kind: str, reference: Any) -> Measured:
+        """Count the tokens of a medium from its header.
+
+        Raises:
+            EncodeError: it is not there, not readable, too extreme, or of a kind that the model does not take.
+        """
+        if kind == "audio" and self.feature_extractor is not None:
+            n = sound_length(reference, self.folder, int(self.feature_extractor.sampling_rate))
+            return Measured(_sound_tokens(_mel_frames(n, self.feature_extractor)))
+        if kind == "image" and self.image_processor is not None:
+            width, height = self._picture_size(*picture_size(reference, self.folder))
+            return self._grid(1, width, height)
+        if kind == "video" and self.image_processor is not None:
+            clip = probe(reference, self.folder, self.decoder)
+            places = choose_frames(clip.frames, clip.fps, self._sampling())
+            width, height = self._frame_size(clip.width, clip.height)
+            measured = self._grid(-(-len(places) // self.pair), width, height)
+            return Measured(measured.tokens, measured.grid, self.pair / max(len(places) / clip.seconds, 1e-9))
+        raise EncodeError(f"this model takes no {kind}", reason=f"model without {kind}", fix="give its processor")
+
+    def features(self, kind: str, references: Sequence[Any]) -> Arrays:
+        """Decode media of one kind and make what the model's tower takes, in order."""
+        if kind == "image":
+            sized = [self._picture(r) for r in references]
+            given = self.image_processor(images=sized, return_tensors="np")
+            return {"pixel_values": given["pixel_values"], "image_grid_thw": given["image_grid_thw"]}
+        if kind == "video":
+            parts = [self._clip(r) for r in references]
+            return {
+                "pixel_values_videos": np.concatenate([p for p, _ in parts]),
+                "video_grid_thw": np.array([g for _, g in parts], np.int64),
+            }
+        rate = int(self.feature_extractor.sampling_rate)
+        sounds = [samples(r, self.folder, rate) for r in references]
+        given = self.feature_extractor(
+            sounds, sampling_rate=rate, padding="max_length", return_attention_mask=True, return_tensors="np"
+        )
+        return {"input_features": given["input_features"], "feature_attention_mask": given["attention_mask"]}
+
+    def _picture_size(self, width: int, height: int) -> tuple[int, int]:
+        return fit_area(width, height, self.limits.image_max_pixels, self.limits.image_min_pixels)
+
+    def _frame_size(self, width: int, height: int) -> tuple[int, int]:
+        return fit_area(width, height, self.limits.video_max_pixels, self.limits.video_min_pixels)
+
+    def _sampling(self) -> Sampling:
+        rule = self.limits.sampling
+        return rule if rule.multiple % self.pair == 0 else Sampling(rule.fps, rule.most, rule.least, self.pair)
+
+    def _grid(self, steps: int, width: int, height: int) -> Measured:
+        """Count patches as the image processor would: sides rounded to whole merged patches within its area."""
+        rows, columns = self._resized(width, height)
+        grid = (steps, rows // self.patch, columns // self.patch)
+        return Measured(steps * grid[1] * grid[2] // self.merge**2, grid)
+
+    def _resized(self, width: int, height: int) -> tuple[int, int]:
+        size = self.image_processor.size
+        least, most = int(size["shortest_edge"]), int(size["longest_edge"])
+        return smart_resize(height, width, self.patch * self.merge, least, most)
+
+    def _picture(self, reference: Any) -> Any:
+        image = picture(reference, self.folder)
+        size = self._picture_size(*image.size)
+        return image if size == image.size else image.resize(size, 3)
+
+    def _clip(self, reference: Any) -> tuple[NDArray[np.float32], tuple[int, int, int]]:
+        clip = probe(reference, self.folder, self.decoder)
+        places = choose_frames(clip.frames, clip.fps, self._sampling())
+        frames = read_frames(reference, self.folder, self.decoder, places)
+        width, height = self._frame_size(clip.width, clip.height)
+        rows, columns = self._resized(width, height)
+        sized = [f.convert("RGB").resize((columns, rows), 3) for f in frames]
+        return patches(np.stack([np.asarray(f) for f in sized]), self.image_processor)
+
+
+def smart_resize(height: int, width: int, factor: int, least: int, most: int) -> tuple[int, int]:
+    """Round a size to multiples of `factor` within an area, aspect kept as well as that allows.
+
+    The rule of the Qwen-VL image processors. Python's `round` (halves to even) is part of it.
+
+    Raises:
+        EncodeError: one side is more than 200 times the other.
+    """
+    if max(height, width) > 200 * min(height, width):
+        raise EncodeError(f"a picture of {width} x {height} is too narrow", reason="picture ratio too extreme")
+    rows, columns = round(height / factor) * factor, round(width / factor) * factor
+    if rows * columns > most:
+        shrink = math.sqrt(height * width / most)
+        rows = max(factor, math.floor(height / shrink / factor) * factor)
+        columns = max(factor, math.floor(width / shrink / factor) * factor)
+    elif rows * columns < least:
+        grow = math.sqrt(least / (height * width))
+        rows, columns = math.ceil(height * grow / factor) * factor, math.ceil(width * grow / factor) * factor
+    return rows, columns
+
+
+def patches(frames: NDArray[np.uint8], processor: Any) -> tuple[NDArray[np.float32], tuple[int, int, int]]:
+    """Cut frames into patches in the order that the vision tower reads.
+
+    Args:
+        frames: uint8 (n, h, w, 3), sides multiples of patch * merge.
+        processor: patch_size, merge_size, temporal_patch_size, image_mean, image_std.
+
+    Returns:
+        float32 (t * h * w, 3 * pair * patch * patch) and (t, h, w) in patches; a missing frame of the last group
+        repeats the last one.
+    """
+    p, m, pair = int(processor.patch_size), int(processor.merge_size), int(processor.temporal_patch_size)
+    x = frames.astype(np.float32) / np.float32(255)
+    x = ((x - np.array(processor.image_mean)) / np.array(processor.image_std)).astype(np.float32)
+    if len(x) % pair:
+        x = np.concatenate([x, np.repeat(x[-1:], pair - len(x) % pair, 0)])
+    t, h, w = len(x) // pair, x.shape[1] // p, x.shape[2] // p
+    x = x.transpose(0, 3, 1, 2).reshape(t, pair, 3, h // m, m, p, w // m, m, p)
+    flat = x.transpose(0, 3, 6, 4, 7, 2, 1, 5, 8).reshape(t * h * w, 3 * pair * p * p)
+    return np.ascontiguousarray(flat), (t, h, w)
+
+
+def _mel_frames(n: int, extractor: Any) -> int:
+    """Count the frames of a spectrogram of n samples; what is over the extractor's length is cut by it."""
+    return min(n, int(extractor.n_samples)) // int(extractor.hop_length)
+
+
+def _sound_tokens(frames: int) -> int:
+    """Count what two halvings of the audio tower leave of a spectrogram."""
+    tokens = ((frames - 1) // 2 + 1 - 2) // 2 + 1
+    if frames < 1 or tokens < 1:
+        raise EncodeError("the sound is too short for one token", reason="empty sound")
+    return tokens
