@@ -396,10 +396,10 @@ def test_memory_is_bounded_while_the_first_sample_is_slow():
     first = []
     consumer = threading.Thread(target=lambda: first.append(next(iter(run))))
     consumer.start()
-    while len(read) < 64:
+    while len(read) < 128:
         threading.Event().wait(0.001)
     threading.Event().wait(0.05)
-    assert len(read) == 64
+    assert len(read) == 128
     hold.set()
     consumer.join(20)
     assert first[0].info.ids == [["0"]]

@@ -32,7 +32,7 @@ class Engine:
     Args:
         mode: "auto" | "inline" | "threads" | "processes".
         workers: how many; None for as many as the machine has, or as measured.
-        ahead: items in flight; None: 64, at least 2 a worker.
+        ahead: items in flight; None: 128, at least 4 a worker.
         stall_after: seconds without anything arriving before an error; None waits for ever.
         hook: sees every message to the consumer.
         chunk: most items in one job; None joins only calls that are fast.

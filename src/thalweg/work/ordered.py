@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from thalweg.core.errors import WorkerError
 from thalweg.work.budget import ByteBudget
+from thalweg.work.failure import Failure
 from thalweg.work.pace import ChunkTuner
 from thalweg.work.port import Message, Outcome, Port
 from thalweg.work.reader import Reader
 from thalweg.work.runner import Call, Runner
 from thalweg.work.size import size_of as default_size
-from thalweg.work.turns import Core, JobRunner, Turn
+from thalweg.work.turns import Core, JobRunner, Turn, turns_of
 
 if TYPE_CHECKING:
     from collections import deque
@@ -45,7 +46,7 @@ class OrderedMap:
         items: the source; read by one thread, in order.
         call: item -> list of outputs (0, 1 or many), or an iterator of outputs, handed over one by one.
         workers: threads that call; at least 1.
-        ahead: items in flight, from before they are read until their turn has passed. None: 64, at least 2 a worker.
+        ahead: items in flight, from before they are read until their turn has passed. None: 128, at least 4 a worker.
         budget: bytes in flight, shared by all maps of a chain; None: without limit and not measured.
         chunk: most items in one job; None measures the calls and joins only those that are fast.
         name: in thread names and errors.
@@ -83,7 +84,7 @@ class OrderedMap:
         watch: "Callable[[OrderedMap], None] | None" = None,
     ) -> None:
         self.workers = max(1, workers)
-        ahead = max(64, 2 * self.workers) if ahead is None else max(1, ahead)
+        ahead = max(128, 4 * self.workers) if ahead is None else max(1, ahead)
         measured = budget is not None and budget.limit is not None
         port = Port(budget or ByteBudget(), size_of if measured else None, stop_on_error)
         reader = Reader(port, items, ahead, chunk or 1, passes)
@@ -99,34 +100,41 @@ class OrderedMap:
             port.timed = True
             face = weakref.ref(self)
             core.tune.append(lambda: _watched(watch, face))
-        self._turns: Iterator[Turn] | None = None
-        self._error: BaseException | None = None
+        self._handed: Iterator[Message] | None = None
         self._finalizer = weakref.finalize(self, Core.stop, core)
         self._finalizer.atexit = False  # _close_all does it, and waits
 
     def __iter__(self) -> Iterator[Any]:
         """Give all outputs in order; raises at the place of a failure."""
-        for turn in self.turns():
-            yield from turn.outputs
-            if turn.error is not None:
-                raise turn.error
+        try:
+            for message in self._started():
+                for outcome in message.outcomes or ():
+                    if isinstance(outcome, Failure):
+                        yield from outcome.outputs
+                        raise outcome.error
+                    yield from outcome
+        finally:
+            self._core.stop()
 
     def turns(self) -> Iterator[Turn]:
         """Give items with their outputs, in order; a failure is given, not raised."""
-        if self._turns is None:
+        return turns_of(self._started())
+
+    def _started(self) -> Iterator[Message]:
+        if self._handed is None:
             core = self._core
             _live.add(core)
             core.spawn(core.reader.run, "reader")
             for _ in range(self.workers):
                 core.add_worker(self._make())
-            self._turns = core.turns()
+            self._handed = core.handed()
         if os.getpid() != self._core.pid:
             raise WorkerError(
                 "this iterator was started in another process and its threads stayed there",
                 where=self._core.name,
                 fix="call iter() again in this process; hand datasets to workers, not running iterators",
             )
-        return self._turns
+        return self._handed
 
     def stop(self) -> None:
         """Wake every wait and end soon; waits for nobody, takes no lock."""
@@ -135,12 +143,12 @@ class OrderedMap:
     def close(self) -> None:
         """End now: no thread is left after this, except one held by user code, which is named. Twice is fine."""
         self._finalizer.detach()
-        turns = self._turns
-        if turns is not None:
+        handed = self._handed
+        if handed is not None:
             self._core.close()
             _live.discard(self._core)
             with contextlib.suppress(ValueError):  # another thread is in it; it has been woken
-                turns.close()  # type: ignore[attr-defined]
+                handed.close()  # type: ignore[attr-defined]
 
     def set_workers(self, n: int, make_runner: Callable[[], JobRunner] | None = None) -> None:
         """Replace the workers while running; order and items in flight stay."""
@@ -162,7 +170,7 @@ class OrderedMap:
 
     def poll(self) -> "tuple[int, Outcome | None, BaseException | None]":
         """Say what is ready without waiting: outcomes in order, the last one's outputs, and an error behind them."""
-        self.turns()
+        self._started()
         return self._core.poll()
 
     @property

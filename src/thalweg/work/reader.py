@@ -36,6 +36,7 @@ class Reader:
         self._port = port
         self._items = items
         self._free = credits_
+        self._half = max(1, credits_ // 2)
         self._passes = passes
         self._lock = threading.Lock()
         self._open: list[Any] = []
@@ -63,11 +64,8 @@ class Reader:
     def _loop(self, iterator: Any) -> None:
         port, passes, size_of = self._port, self._passes, self._port.size_of
         while not port.closed:
-            while self._free <= 0:
-                self.flush()  # what is read must be on its way before this thread waits
-                self._free += port.returns.get()
-                if port.closed:
-                    return
+            if self._free <= 0 and not self._wait_for_room():
+                return
             item = next(iterator, _NOTHING)
             if item is _NOTHING or port.closed or port.limit < self.read:
                 return
@@ -78,9 +76,18 @@ class Reader:
                 port.messages.put(Message(RESULT, number, [item], [[item]], 0))
                 continue
             size = 0 if size_of is None else size_of(item)
-            if size and port.budget.full(size):
+            if size and port.budget.full(size + self._open_size):
                 self._pause(size)
             self._add(item, size)
+
+    def _wait_for_room(self) -> bool:
+        """Wait until a whole job fits again; all that is in flight is on its way, so room comes. False: closed."""
+        self.flush()
+        while self._free < self.chunk and not self._port.closed:
+            self._free += self._port.returns.get()
+            if self._free >= self._half:
+                break
+        return not self._port.closed
 
     def _pause(self, size: int) -> None:
         """Wait until the item fits, or is the next in order: that one never waits for bytes."""
@@ -91,11 +98,11 @@ class Reader:
         port.budget.wait(lambda: port.closed or port.head >= number or not port.budget.full(size))
 
     def _add(self, item: Any, size: int) -> None:
-        if size:
-            self._port.budget.add(size)
         with self._lock:
             if self.chunk <= 1 and not self._open:
                 number, self.read = self.read, self.read + 1
+                if size:
+                    self._port.budget.add(size)
                 self._port.jobs.put(Job(number, [item], size))
                 return
             if not self._open:
@@ -114,6 +121,7 @@ class Reader:
                 return False
             job = Job(self._open_first, self._open, self._open_size)
             self._open, self._open_size = [], 0
+            self._port.budget.add(job.size)
             # Inside the lock: jobs must be queued lowest number first.
             self._port.jobs.put(job)
         return True

@@ -121,23 +121,24 @@ class Core:
             )
 
     # -- the consumer's side --------------------------------------------------------------------------------------
-    def turns(self) -> Iterator[Turn]:
-        """Hand over in order until the source has ended. Stops everything however it is left."""
+    def handed(self) -> Iterator[Message]:
+        """Give results and single outputs in order until the source has ended. Stops all however it is left.
+
+        Room is given back when the next one is asked for.
+        """
         room, port, parts = self.room, self.port, self.parts
         try:
             while True:
                 if parts and parts.get(room.next):
                     message = parts[room.next].popleft()
-                    assert message.items is not None
-                    assert message.outcomes is not None
-                    yield Turn(message.items[0], message.outcomes[0], False, None)  # type: ignore[arg-type]
+                    yield message
                     port.taken += 1
                     port.budget.add(-message.size)
                     port.budget.stir()
                 elif room.ready():
                     parts.pop(room.next, None)
                     message = room.take()
-                    yield from _whole(message)
+                    yield message
                     self._passed(message)
                 elif self.total is not None and room.next >= self.total:
                     break
@@ -249,14 +250,15 @@ class Core:
         )
 
 
-def _whole(message: Message) -> Iterator[Turn]:
-    assert message.items is not None
-    assert message.outcomes is not None
-    for item, outcome in zip(message.items, message.outcomes, strict=True):
-        if isinstance(outcome, list):
-            yield Turn(item, outcome, True, None)
-        else:
-            yield Turn(item, outcome.outputs, True, outcome.error)
+def turns_of(messages: Iterator[Message]) -> Iterator[Turn]:
+    """Give items with their outputs one by one."""
+    for message in messages:
+        whole = message.kind is RESULT
+        for item, outcome in zip(message.items or (), message.outcomes or (), strict=True):
+            if type(outcome) is list:
+                yield Turn(item, outcome, whole, None)
+            elif isinstance(outcome, Failure):
+                yield Turn(item, outcome.outputs, True, outcome.error)
 
 
 def work(port: Port, runner: JobRunner, job: Job | None = None) -> None:
