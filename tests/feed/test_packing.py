@@ -85,8 +85,33 @@ def test_capped_documents_give_batches_of_one_shape():
 
 
 def test_a_long_document_without_a_rule_is_refused_with_its_share():
-    with pytest.raises(ConfigError, match="1 of 3"):
+    with pytest.raises(ConfigError, match=r"1 of 3 samples \(65.0% of the tokens\).*sample 1 of source"):
         list(loader(source([3, 13, 4]).shuffle().pack(CAP).batch(1)))
+
+
+# K36 E24
+@pytest.mark.parametrize("stored", ["spans", "labels", "records"])
+def test_truncation_keeps_a_sample_whose_loss_begins_in_time_and_refuses_the_others(tmp_path, stored):
+    begins = {"early": 5, "late": 13, "edge": 12, "short": 2}
+    rows = []
+    for name, first in begins.items():
+        n = 9 if name == "short" else 20
+        ids = np.arange(1, n + 1, dtype=np.int32)
+        row = {"input_ids": ids, "loss_spans": np.array([[first, n]], np.int32), "id": name}
+        if stored == "labels":
+            row["labels"] = np.where(np.arange(n) < first, -100, ids).astype(np.int64)
+            del row["loss_spans"]
+        rows.append(row)
+    if stored == "records":
+        with tw.create_records(str(tmp_path / "rec")) as w:
+            for row in rows:
+                w.write({k: v for k, v in row.items() if k != "id"}, id=row["id"])
+        feed = tw.from_records(str(tmp_path / "rec"))
+    else:
+        feed = tw.from_dataset(rows, id="id", fingerprint=stored)
+    made = list(loader(feed.pack(CAP, overlong="truncate").batch(1), tail="pad"))
+    assert {i for b in made for r in b.info.ids for i in r} == {"early", "short"}
+    assert sum(b.info.num_label_tokens for b in made) == (CAP - 5) + (9 - 2)
 
 
 # C45 C46

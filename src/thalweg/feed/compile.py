@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from thalweg.core.errors import ConfigError
 from thalweg.core.seeds import Key
 from thalweg.feed import stages as st
+from thalweg.feed.cuts import LabelsAfterCut, refuse_overlong
 from thalweg.feed.even import batch_packer
 from thalweg.feed.feed import Feed
 from thalweg.feed.mapped import Leaf
@@ -188,7 +189,10 @@ def _planned(
     mix = head if isinstance(head, st.Mix) else None
     schedule = _schedule(mix, tables, seed)
     batching = _find(feed, st.BATCHING)
-    packer = None if packing is None else _packer(packing, leaves)
+    packer = None
+    if packing is not None:
+        refuse_overlong(leaves, packing)
+        packer = _packer(packing, leaves)
     if isinstance(batching, st.Bucket | st.TokenBudget):
         if any(t.lengths is None for t in tables):
             raise ConfigError(
@@ -263,6 +267,7 @@ def pack_rows(
             values = gather_facts(leaves, name, source, index)
             if values is not None:
                 more[name] = values
+        more["kept_labels"] = LabelsAfterCut(leaves, source, index)
     overlong = "error" if stage.overlong == "drop" else stage.overlong
     rows = pack.plan(
         lengths,
