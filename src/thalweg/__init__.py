@@ -18,6 +18,7 @@ _WHERE = {
     "from_stream": "thalweg.feed.open",
     "merge_states": "thalweg.feed.streamstate",
     "from_records": "thalweg.feed.open",
+    "from_files": "thalweg.feed.open",
     "from_dataset": "thalweg.feed.open",
     "mix": "thalweg.feed.feed",
     "Loader": "thalweg.bind.loader",
@@ -41,6 +42,7 @@ __all__ = [
     "concat",
     "create_records",
     "from_dataset",
+    "from_files",
     "from_records",
     "from_stream",
     "inspect",
@@ -58,7 +60,7 @@ if TYPE_CHECKING:
     from thalweg.core.sample import Ragged
     from thalweg.core.topology import Topology
     from thalweg.feed.feed import Feed, concat, mix
-    from thalweg.feed.open import from_dataset, from_records, from_stream
+    from thalweg.feed.open import from_dataset, from_files, from_records, from_stream
     from thalweg.feed.streamstate import merge_states
     from thalweg.store.records.reader import open_records
     from thalweg.store.records.writer import create_records

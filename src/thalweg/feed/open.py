@@ -143,3 +143,28 @@ def from_stream(make: Any, *, shards: int | None = None, shard_by: str = "auto")
             f"shard_by={shard_by!r} is unknown", where="from_stream", fix=nearest(shard_by, ("auto", "sample", "file"))
         )
     return Feed((FromStream(make, shards, shard_by),))
+
+
+def from_files(
+    files: Any,
+    *,
+    format: str = "auto",  # noqa: A002
+    id: str | None = None,  # noqa: A002
+    columns: Sequence[str] | None = None,
+) -> Feed:
+    """Feed raw files by an index of their rows, made once and kept: jsonl, a JSON array, txt, csv, parquet.
+
+    Args:
+        files: a path, a glob, or several of them.
+        format: "auto" goes by the name's end and the content.
+        id: column that holds the id; None makes it of file and row.
+        columns: columns to read; None reads all.
+
+    Raises:
+        InputError: no file matches, or one is not what its name says.
+        ConfigError: a column that the files do not have.
+    """
+    lines = import_module("thalweg.store.lines")
+    paths = [files] if isinstance(files, str | os.PathLike) else list(files)
+    source = lines.open_files(paths, format=format, id=id, columns=columns)
+    return Feed((From(source, ", ".join(map(str, paths)), "from_files"),))

@@ -101,6 +101,9 @@ def origins(compiled: Compiled, block: Block, a: int, b: int) -> list[list[Origi
 
 def _recorded(source: Any, index: Ints) -> tuple[list[str | None], list[int | None]]:
     """Read provenance columns where the data has them."""
+    if hasattr(source, "where"):  # raw files say file and line themselves
+        places = [str(source.where(i)).rpartition(":") for i in index.tolist()]
+        return [file for file, _, _ in places], [int(line) for _, _, line in places]
     columns = source.columns or ()
     wanted = [c for c in ("unit", "row") if c in columns]
     if not wanted:

@@ -220,9 +220,3 @@ class ObjectSource:
 
 def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in row.items()}
-
-
-def id_column(columns: Sequence[str] | None, wanted: str | None, where: str) -> None:
-    """Refuse an id column that is not there, naming the nearest."""
-    if wanted is not None and columns is not None and wanted not in columns:
-        raise ConfigError(f"no column {wanted!r} to take ids from", where=where, fix=", ".join(columns))

@@ -1,0 +1,269 @@
+"""One feed on any source: a generator's rows, raw files and records give identical samples; parts and unions."""
+
+import csv
+import json
+import sqlite3
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from urllib.request import urlopen
+
+import numpy as np
+import pytest
+
+import thalweg as tw
+from thalweg.core.errors import ConfigError, InputError
+
+ROWS = [{"id": f"d{i}", "prompt": f"what is {i}?", "response": "word " * (i % 7 + 1)} for i in range(60)]
+
+
+def encode(sample):
+    """Prompt and answer stay apart until here; the loss is on the answer."""
+    prompt, answer = (np.frombuffer(sample[k].encode(), np.uint8).astype(np.int32) for k in ("prompt", "response"))
+    labels = np.concatenate([np.full(len(prompt), -100), answer]).astype(np.int64)
+    return {"input_ids": np.concatenate([prompt, answer]), "labels": labels}
+
+
+CALLS = []  # not captured by the functions below: what a function captures is part of a cache's key
+
+
+def counted(sample):
+    CALLS.append(sample["id"])
+    return encode(sample)
+
+
+def even(sample):
+    CALLS.append(sample["id"])
+    return int(sample["id"]) % 2 == 0
+
+
+def training(feed):
+    return feed.map(encode, remove_columns="all").cache().shuffle(5).pack(96, overlong="drop").batch(2)
+
+
+def batches(feed):
+    return [
+        (b.info.ids, b["input_ids"].tolist(), b["labels"].tolist())
+        for b in tw.Loader(training(feed), return_tensors="np")
+    ]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("THALWEG_CACHE", str(tmp_path / "cache"))
+
+
+def from_jsonl(folder):
+    path = folder / "rows.jsonl"
+    path.write_text("".join(json.dumps(r) + "\n" for r in ROWS))
+    with path.open() as file:
+        return [json.loads(line) for line in file]
+
+
+def from_csv(folder):
+    path = folder / "rows.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, ROWS[0])
+        writer.writeheader()
+        writer.writerows(ROWS)
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def from_sqlite(folder):
+    with sqlite3.connect(folder / "rows.db") as base:
+        base.execute("create table rows (id text, prompt text, response text)")
+        base.executemany("insert into rows values (:id, :prompt, :response)", ROWS)
+        found = [
+            dict(zip(("id", "prompt", "response"), r, strict=True))
+            for r in base.execute("select * from rows order by rowid")
+        ]
+    base.close()
+    return found
+
+
+def from_http(_folder):
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            body = "".join(json.dumps(r) + "\n" for r in ROWS).encode()
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        with urlopen(f"http://127.0.0.1:{server.server_port}/") as answer:
+            return [json.loads(line) for line in answer]
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.mark.parametrize("read", [from_jsonl, from_csv, from_sqlite, from_http])
+def test_a_generator_and_records_give_identical_samples(tmp_path, read):  # E5 E7 E8
+    with tw.create_records(str(tmp_path / "records")) as writer:
+        for row in ROWS:
+            writer.write(row)
+    assert batches(tw.from_dataset(read(tmp_path), id="id")) == batches(tw.from_records(str(tmp_path / "records")))
+
+
+def test_raw_files_are_read_directly_and_give_the_same(tmp_path):  # E5 E6 C14
+    from_jsonl(tmp_path)
+    feed = tw.from_files(str(tmp_path / "*.jsonl"), id="id")
+    assert feed.kind == "planned"
+    assert batches(feed) == batches(tw.from_dataset(ROWS, id="id"))
+    with pytest.raises(InputError):
+        tw.from_files(str(tmp_path / "none*.jsonl"))
+
+
+def test_a_second_start_maps_nothing(tmp_path):  # C15 E51
+    CALLS.clear()
+
+    def run():
+        feed = tw.from_dataset(ROWS, id="id").map(counted, remove_columns="all").cache(str(tmp_path / "kept"))
+        return len(tw.Loader(feed.shuffle(5).pack(96, overlong="drop").batch(2)))
+
+    first = run()
+    made = len(CALLS)
+    assert made == len(ROWS)
+    assert run() == first
+    assert len(CALLS) == made
+
+
+def test_a_filter_on_table_columns_reads_nothing_and_one_on_data_runs_once(tmp_path):  # E50 E51
+    rows = [{"input_ids": np.arange(1 + i % 10, dtype=np.int32), "id": str(i)} for i in range(50)]
+    CALLS.clear()
+    feed = tw.from_dataset(rows, id="id").filter(lambda length: length > 4, columns="length")
+    assert feed.num_rows == 30
+    both = feed.filter(even).shuffle().batch(1)
+    assert both.num_rows == 15
+    ids = {i for b in tw.Loader(both, return_tensors="np") for row in b.info.ids for i in row}
+    assert ids == {str(i) for i in range(50) if i % 10 > 3 and i % 2 == 0}
+    made = len(CALLS)
+    assert both.num_rows == 15
+    assert len(CALLS) == made  # kept
+    with pytest.raises(ConfigError, match="did you mean 'length'"):
+        _ = tw.from_dataset(rows).filter(lambda x: x > 1, columns="lenght").num_rows
+    with pytest.raises(ConfigError, match="must give 50 booleans"):
+        _ = tw.from_dataset(rows).filter(lambda length: True, columns="length").num_rows
+
+
+def test_a_random_filter_with_info_keeps_the_same_samples_everywhere(tmp_path, monkeypatch):  # E51
+    rows = [{"input_ids": np.arange(3, dtype=np.int32), "id": str(i)} for i in range(200)]
+
+    def kept(cache):
+        monkeypatch.setenv("THALWEG_CACHE", str(tmp_path / cache))
+        feed = tw.from_dataset(rows, id="id").filter(lambda s, info: info.rng.random() < 0.5, with_info=True)
+        return [s["id"] for s in feed]
+
+    assert kept("one") == kept("two")
+    assert 60 < len(kept("one")) < 140
+
+
+def plain(n, name=""):
+    return tw.from_dataset([{"input_ids": np.arange(2, dtype=np.int32), "id": f"{name}{i}"} for i in range(n)], id="id")
+
+
+def ids(feed):
+    return [i for b in tw.Loader(feed.batch(1), return_tensors="np") for row in b.info.ids for i in row]
+
+
+def test_parts_and_unions_hold_what_they_say():
+    ten = plain(10)
+    assert ids(ten.take(3)) == ["0", "1", "2"]
+    assert ids(ten.skip(8)) == ["8", "9"]
+    assert ids(ten.skip(2).take(2)) == ["2", "3"]
+    assert ids(ten.select([5, 1, 5])) == ["5", "1", "5"]
+    both = tw.concat({"a": plain(3, "a"), "b": plain(2, "b").repeat(2)})
+    assert ids(both) == ["a0", "a1", "a2", "b0", "b1", "b0", "b1"]
+    shuffled = ids(both.shuffle())
+    assert sorted(shuffled) == sorted(ids(both))
+    assert shuffled != ids(both)
+    with pytest.raises(ConfigError, match="index 10 is outside"):
+        ids(ten.select([10]))
+    assert ids(ten.take(0)) == []
+
+
+def test_a_sample_stays_on_its_side_when_data_grows():
+    small, large = plain(500).split({"train": 0.8, "val": 0.2}), plain(700).split({"train": 0.8, "val": 0.2})
+    train, val = set(ids(small["train"])), set(ids(small["val"]))
+    assert train | val == {str(i) for i in range(500)}
+    assert not train & val
+    assert 60 < len(val) < 140
+    assert train <= set(ids(large["train"]))
+    assert val <= set(ids(large["val"]))
+    assert set(ids(plain(500).split({"train": 0.8, "val": 0.2}, seed=1)["val"])) != val
+
+
+def test_labels_of_another_length_are_refused_with_the_sample_named():  # E9
+    rows = [{"input_ids": np.arange(3), "labels": np.arange(2), "id": "short"}]
+    with pytest.raises(ValueError, match="'short' has 3 input_ids and 2 labels"):
+        next(iter(tw.Loader(tw.from_dataset(rows, id="id").map(lambda s: s).batch(1))))
+
+
+def test_a_column_that_has_no_place_in_a_batch_is_refused_by_name():
+    rows = [{"input_ids": np.arange(3), "text": "abc"}]
+    with pytest.raises(ConfigError, match="column 'text'"):
+        tw.Loader(tw.from_dataset(rows).batch(1))
+    with pytest.raises(ConfigError, match="no column 'input_ids'"):
+        tw.Loader(tw.from_dataset([{"text": "abc"}]).batch(1))
+    raw = next(iter(tw.Loader(tw.from_dataset(rows).batch(1, collate="raw"), return_tensors="np")))
+    assert raw["samples"][0]["text"] == "abc"
+    made = next(iter(tw.Loader(tw.from_dataset(rows).batch(1, collate=lambda rows: {"n": len(rows)}))))
+    assert made["n"] == 1
+
+
+def test_a_sample_that_fails_keeps_its_place():
+    rows = [{"input_ids": np.arange(4, dtype=np.int32), "id": str(i)} for i in range(40)]
+
+    def build(bad, on_error="skip"):
+        def fn(sample):
+            if sample["id"] in bad:
+                raise ValueError("poison")
+            return {}
+
+        feed = tw.from_dataset(rows, id="id").map(fn, length="same", on_error=on_error, max_bad=0.5)
+        return feed.shuffle().pack(16, overlong="drop").batch(2)
+
+    whole = list(tw.Loader(build(set()), return_tensors="np"))
+    holes = list(tw.Loader(build({"3", "7"}), return_tensors="np"))
+    assert [b.info.ids for b in whole] == [b.info.ids for b in holes]  # the plan does not move
+    assert sum(b.info.num_tokens for b in whole) - sum(b.info.num_tokens for b in holes) == 8
+    assert sum(b.info.num_label_tokens for b in whole) - sum(b.info.num_label_tokens for b in holes) == 6
+    with pytest.raises(ValueError, match="poison") as raised:
+        list(tw.Loader(build({"3"}, "raise")))
+    assert any("sample '3'" in note for note in raised.value.__notes__)
+    alone = tw.from_dataset(rows[:2], id="id").map(lambda s: None if s["id"] == "1" else s).batch(1)
+    assert [float(b.info.weight.sum()) for b in tw.Loader(alone, return_tensors="np")] == [1.0, 0.0]
+
+
+def test_too_many_bad_samples_stop_the_run_with_the_rate():
+    rows = [{"input_ids": np.arange(4, dtype=np.int32), "id": str(i)} for i in range(400)]
+
+    def fn(sample):
+        raise ValueError("bad")
+
+    with pytest.raises(RuntimeError, match=r"samples failed, more than max_bad=3"):
+        list(tw.Loader(tw.from_dataset(rows).map(fn, on_error="skip", max_bad=3).batch(1)))
+
+
+def test_maps_set_columns_keep_the_others_and_refuse_undeclared_ones():  # E25
+    rows = [{"a": 1, "b": 2}]
+
+    def first(feed):
+        return feed.peek()[0]
+
+    source = tw.from_dataset(rows)
+    assert first(source.map(lambda s: {"c": s["a"] + 1})) == {"a": 1, "b": 2, "c": 2}
+    assert first(source.map(lambda a: a + 1, input_columns="a", output_columns="c")) == {"a": 1, "b": 2, "c": 2}
+    assert first(source.map(lambda s: {"c": 3}, remove_columns="all")) == {"c": 3}
+    assert first(source.map(lambda b: {"c": b["a"]}, batched=True)) == {"a": 1, "b": 2, "c": 1}
+    with pytest.raises(ValueError, match="replaces column 'b'"):
+        first(source.map(lambda a: {"b": a}, input_columns="a"))
+    with pytest.raises(ValueError, match="the function gave int"):
+        first(source.map(lambda s: 3))
