@@ -24,39 +24,36 @@ def take_fill(lengths: list[int], keys: list[int], capacity: int) -> tuple[list[
     Returns:
         Keys of the row in arrival order, and the tokens left free.
     """
-    head, room = _head(lengths, capacity)
-    row = keys[:head]
-    if room and head < len(lengths):
-        left = 1 << room
-        steps = [left]
-        for length in lengths[head:]:
-            left |= left >> length
-            steps.append(left)
-            if left & 1:
-                break
-        spare = free = (left & -left).bit_length() - 1
-        at, rest = head + len(steps) - 1, list[int]()
-        while spare < room:
-            at -= 1
-            if not steps[at - head] >> spare & 1:  # this amount could not be left before: the document is in the set
-                spare += lengths[at]
-                rest.append(keys[at])
-                del lengths[at], keys[at]
-        rest.reverse()
-        row, room = row + rest, free
-    del lengths[:head], keys[:head]
-    return row, room
-
-
-def _head(lengths: list[int], capacity: int) -> tuple[int, int]:
-    """Count the documents taken in order, and the room after them."""
     stop, room, head = head_room(capacity), capacity, 0
     for length in lengths:
         rest = room - length
         if rest < stop and head:
             break
-        room, head = rest, head + 1
-    return head, room
+        room = rest
+        head += 1
+    row = keys[:head]
+    del lengths[:head], keys[:head]
+    if not room or not lengths:
+        return row, room
+    left = 1 << room
+    steps = [left]
+    step = steps.append
+    for length in lengths:
+        if length <= room:
+            left |= left >> length
+        step(left)
+        if left & 1:
+            break
+    spare = free = (left & -left).bit_length() - 1
+    at, chosen = len(steps) - 1, list[int]()
+    while spare < room:
+        at -= 1
+        if not steps[at] >> spare & 1:  # this amount could not be left before: the document is in the set
+            spare += lengths[at]
+            chosen.append(keys[at])
+            del lengths[at], keys[at]
+    chosen.reverse()
+    return row + chosen, free
 
 
 def take_capped(lengths: list[int], keys: list[int], capacity: int, max_docs: int) -> tuple[list[int], int]:

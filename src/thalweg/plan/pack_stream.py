@@ -66,26 +66,33 @@ class WindowPacker:
         return self.extend((length,), (key,))
 
     def extend(self, lengths: Iterable[int], keys: Iterable[int]) -> list[PackedRow]:
-        """Take many documents; give the rows that are ready, the same as one by one."""
+        """Take many documents; give the rows that are ready, the same as one by one.
+
+        Raises:
+            InputError: a length outside 1 to capacity; no document was taken then.
+        """
+        sizes, align = list(lengths), self.align
+        if align != 1:
+            sizes = [-(-n // align) * align for n in sizes]
+        if sizes and not 0 < min(sizes) <= max(sizes) <= self.capacity:
+            bad = next(i for i, n in enumerate(sizes) if not 0 < n <= self.capacity)
+            raise outside(sizes[bad], list(keys)[bad], self.capacity)
         out: list[PackedRow] = []
-        enough, capacity, align = WAITING_ROWS * self.capacity, self.capacity, self.align
-        waiting, names = self._lengths, self._keys
-        room = enough - self._tokens  # tokens that are missing until the window is used
+        names, enough, capacity = self._keys, WAITING_ROWS * self.capacity, self.capacity
+        add_length, add_key = self._lengths.append, names.append
+        missing = enough - self._tokens  # until the window is used
         try:
-            for length, key in zip(lengths, keys, strict=True):
-                taken = length if align == 1 else -(-length // align) * align
-                if not 0 < taken <= capacity:
-                    raise outside(length, key, capacity)
-                waiting.append(taken)
-                names.append(key)
-                room -= taken
-                while room <= 0 and len(names) >= WAITING_DOCS:
+            for length, key in zip(sizes, keys, strict=True):
+                add_length(length)
+                add_key(key)
+                missing -= length
+                while missing <= 0 and len(names) >= WAITING_DOCS:
                     row = self._choose()
                     if row is not None:
-                        room += capacity - row.free
+                        missing += capacity - row.free
                         out.append(row)
         finally:
-            self._tokens = enough - room
+            self._tokens = enough - missing
         return out
 
     def _choose(self) -> PackedRow | None:
