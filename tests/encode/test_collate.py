@@ -7,6 +7,7 @@ from thalweg.core.errors import ConfigError
 from thalweg.core.sample import Ragged
 from thalweg.encode.collate import DIALECTS
 from thalweg.plan.rows import lay_out
+from thalweg.plan.slices import cut
 
 DOCS = Ragged.from_rows([[11, 12, 13], [21, 22], [31, 32, 33, 34]], np.int32)
 SPANS = Ragged(np.array([[1, 3], [0, 2], [3, 4]], np.int32), np.array([0, 1, 2, 3]))
@@ -91,3 +92,15 @@ def test_state_space_models_get_the_number_of_each_places_document():
     assert batch["seq_idx"].tolist() == [[0, 0, 0, 1, 1, 2], [0, 0, 0, 0, 1, 1]]
     assert batch["seq_idx"].dtype == np.int32
     assert set(batch) - {"seq_idx"} == set(DIALECTS["hf"](rows()))
+
+
+def test_a_context_parallel_slice_says_that_its_labels_are_shifted():
+    whole = lay_out(DOCS, np.array([0, 2, 3]), spans=SPANS, align=4, capacity=8)
+    part = cut(whole, 1, 2, "zigzag")
+    assert part.labels_shifted
+    hf = DIALECTS["hf"](part)
+    assert hf["shift_labels"].tolist() == DIALECTS["torchtitan"](part)["labels"].tolist() == part.labels.tolist()
+    assert DIALECTS["megatron"](part)["loss_mask"].sum() == part.num_label_tokens
+    assert "shift_labels" not in DIALECTS["hf"](whole)
+    with pytest.raises(ConfigError, match="slice already"):
+        cut(part, 0, 2)

@@ -11,6 +11,7 @@ from thalweg.core.sample import Ragged
 from thalweg.encode.collate import DIALECTS
 from thalweg.encode.collate_samples import columns_of
 from thalweg.plan.rows import lay_out
+from thalweg.plan.slices import cut
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -156,6 +157,16 @@ def test_shifted_labels_give_the_loss_that_the_model_computes_from_unshifted_one
     each = torch.nn.functional.cross_entropy(out.logits.flatten(0, 1), batch["labels"].flatten(), reduction="none")
     mask = batch["loss_mask"].flatten() if dialect == "megatron" else (batch["labels"] != -100).flatten().float()
     assert abs(float((each * mask).sum() / mask.sum()) - float(out.loss)) < SAME
+
+
+def test_a_model_that_shifts_inside_takes_the_shifted_labels_of_a_slice():
+    model = build("llama", "sdpa")
+    docs, spans, offsets = documents()
+    rows = lay_out(docs, offsets, spans=spans, capacity=64, align=2)
+    with torch.no_grad():
+        whole = model(**tensors(DIALECTS["hf"](rows)))
+        slice_of_one = model(**tensors(DIALECTS["hf"](cut(rows, 0, 1))))
+    assert abs(float(whole.loss) - float(slice_of_one.loss)) < SAME
 
 
 # ---- multimodal: Qwen2-VL with images in several documents of a row

@@ -31,7 +31,7 @@ def attention_mask(rows: RowArrays) -> NDArray[np.int64]:
 
 
 def _shifted(rows: RowArrays) -> NDArray[np.int64]:
-    return shift(rows.labels)
+    return rows.labels.astype(np.int64) if rows.labels_shifted else shift(rows.labels)
 
 
 def _loss_mask(rows: RowArrays) -> NDArray[np.float32]:
@@ -119,6 +119,8 @@ class Dialect:
         batch = {name: column(rows) for name, column in table.items()}
         if rows.position_ids.ndim == 3 and not self.labels_shifted:
             batch["position_ids"] = rows.position_ids  # multimodal positions are given for padded rows too
+        if rows.labels_shifted and not self.labels_shifted:
+            batch["shift_labels"] = rows.labels  # models that shift inside take these as they are
         batch.update(rows.columns)
         return batch
 

@@ -37,6 +37,7 @@ class RowArrays:
         pad: side of the padding.
         row_tokens: int64, real tokens of each row asked for.
         max_docs: documents of a row at most, where `cu_seqlens` has a fixed length.
+        labels_shifted: labels stand one to the left already, as in context-parallel slices.
         columns: further columns, token-aligned ones as (B, L), in the model's names.
     """
 
@@ -53,6 +54,7 @@ class RowArrays:
     pad: Pad
     row_tokens: Ints
     max_docs: int | None = None
+    labels_shifted: bool = False
     columns: dict[str, Any] = field(default_factory=dict[str, Any])
 
     @property
