@@ -3,6 +3,8 @@
 Decides the shape that the modules of this folder have, and finds the one that belongs to a path. Knows no bytes.
 """
 
+import secrets
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
@@ -39,6 +41,23 @@ class Writer(Protocol):
     ) -> None:
         """Finish, or throw away."""
         ...
+
+
+class WholeFile:
+    """A file or directory that is made under another name and appears when it is whole."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+
+    def finish(self, *, keep: bool) -> None:
+        """Give it its name, or remove it."""
+        if keep:
+            self.temporary.rename(self.path)
+        elif self.temporary.is_dir():
+            shutil.rmtree(self.temporary, ignore_errors=True)
+        else:
+            self.temporary.unlink(missing_ok=True)
 
 
 @runtime_checkable

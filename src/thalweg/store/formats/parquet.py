@@ -1,7 +1,5 @@
 """Parquet: row groups as units. Nested values that no column type holds travel as JSON text, marked in the schema."""
 
-import os
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -13,7 +11,7 @@ import pyarrow as pa
 
 from thalweg.core.errors import SampleError
 from thalweg.core.sample import Sample
-from thalweg.store.formats.format import Unit, files
+from thalweg.store.formats.format import Unit, WholeFile, files
 from thalweg.store.records.kinds import Kind, parse
 from thalweg.store.records.nested import plain_json
 
@@ -41,7 +39,7 @@ def rows(unit: Unit) -> Iterator[Sample]:
         kinds = _kinds(opened.schema_arrow)
         for batch in opened.iter_batches(_ROWS, row_groups=list(range(unit.start, end))):
             for row in batch.to_pylist():
-                yield {name: _restored(value, kinds.get(name)) for name, value in row.items()}
+                yield {name: restored(value, kinds.get(name)) for name, value in row.items()}
 
 
 def rows_of(path: str) -> Iterator[Sample]:
@@ -54,7 +52,8 @@ def _kinds(schema: pa.Schema) -> dict[str, Kind]:
     return {name: parse(word.decode()) for name, word in found if word is not None}
 
 
-def _restored(value: Any, kind: Kind | None) -> Any:
+def restored(value: Any, kind: Kind | None) -> Any:
+    """Give a value the type that our own writer noted; None: leave it as it is."""
     if value is None or kind is None:
         return value
     if kind.base == "json":
@@ -103,11 +102,10 @@ class ParquetSetWriter:
     def __init__(self, path: Path, schema: dict[str, str]) -> None:
         from pyarrow.parquet import ParquetWriter  # noqa: PLC0415
 
-        self._path = path
-        self._temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+        self._file = WholeFile(path)
         self._kinds = {name: parse(word) for name, word in schema.items()}
         self._schema = pa.schema([arrow_field(n, k) for n, k in self._kinds.items()])
-        self._out = ParquetWriter(self._temporary, self._schema, compression="zstd")
+        self._out = ParquetWriter(self._file.temporary, self._schema, compression="zstd")
         self._rows: list[Sample] = []
 
     def write(self, sample: Sample) -> None:
@@ -129,14 +127,14 @@ class ParquetSetWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Finish, or throw away."""
+        done = False
         try:
             if kind is None:
                 self._flush()
             self._out.close()
-            if kind is None:
-                os.replace(self._temporary, self._path)  # noqa: PTH105
+            done = kind is None
         finally:
-            self._temporary.unlink(missing_ok=True)
+            self._file.finish(keep=done)
 
 
 def writer(path: Path, schema: dict[str, str]) -> ParquetSetWriter:
