@@ -13,17 +13,17 @@ from thalweg.encode import ChatEncoder
 from thalweg.encode.tokens import qwen_tokenizer
 
 # Questions and answers from real docstrings.
-rows = []
-for module in (json, string, textwrap, inspect):
-    for name, value in sorted(vars(module).items()):
-        answer = inspect.getdoc(value) if inspect.isfunction(value) or inspect.isclass(value) else None
-        if answer:
-            question = {"role": "user", "content": f"What does {module.__name__}.{name} do?"}
-            turns = [question, {"role": "assistant", "content": answer}]
-            rows.append({"id": f"{module.__name__}.{name}", "messages": turns})
+with open("chat.jsonl", "w", encoding="utf-8") as file:
+    for module in (json, string, textwrap, inspect):
+        for name, value in sorted(vars(module).items()):
+            answer = inspect.getdoc(value) if inspect.isfunction(value) or inspect.isclass(value) else None
+            if answer:
+                question = {"role": "user", "content": f"What does {module.__name__}.{name} do?"}
+                turns = [question, {"role": "assistant", "content": answer}]
+                file.write(json.dumps({"id": f"{module.__name__}.{name}", "messages": turns}) + "\n")
 
 # Encode once and keep the samples; shuffle, fill rows of 512 tokens, two rows a batch.
-feed = tw.from_dataset(rows, id="id").map(ChatEncoder(qwen_tokenizer(), max_length=512))
+feed = tw.from_files("chat.jsonl", id="id").map(ChatEncoder(qwen_tokenizer(), max_length=512))
 feed = feed.cache().shuffle().pack(512).batch(2)
 print(tw.inspect(feed, n=1))  # trained tokens stand in brackets
 
