@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from thalweg.cli.output import json_option, print_json
+from thalweg.cli.output import json_option, own_prints_aside, print_json
 
 
 @click.command()
@@ -15,11 +15,12 @@ from thalweg.cli.output import json_option, print_json
 @click.option("--workers", type=int, help="Ranks at once, whatever the file says.")
 @json_option
 def command(target: str, workers: int | None, as_json: bool) -> None:
-    """Say what the pipeline in TARGET (FILE.py, FILE.py:executor, FILE.yaml) would do, without doing it."""
+    """Say what the pipeline in TARGET (FILE.py, or FILE.py:executor) would do, without doing it."""
     from thalweg.run.script import launching, run_target  # noqa: PLC0415
 
     found: list[dict[str, Any]] = []
-    with launching(describe=lambda executor, plan: found.append(facts(executor, plan)), workers=workers):
+    describing = launching(describe=lambda executor, plan: found.append(facts(executor, plan)), workers=workers)
+    with describing, own_prints_aside(as_json):
         run_target(target)
     if as_json:
         print_json({"runs": found})

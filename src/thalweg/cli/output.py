@@ -5,6 +5,9 @@ Decides the two forms. A command that takes `--json` writes exactly one JSON doc
 """
 
 import json
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from typing import Any
 
 import click
@@ -42,3 +45,10 @@ def error_text(error: ThalwegError) -> str:
 def say(text: str) -> None:
     """Write one line of progress to stderr at once."""
     click.echo(text, err=True)
+
+
+@contextmanager
+def own_prints_aside(as_json: bool) -> Generator[None]:
+    """Send what a user's file prints to stderr while JSON is asked for: stdout holds one document."""
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        yield

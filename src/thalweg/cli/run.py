@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from thalweg.cli.output import json_option, print_json, say
-from thalweg.cli.stats import table
+from thalweg.cli.output import json_option, own_prints_aside, print_json, say
 
 
 @click.command()
@@ -20,7 +19,7 @@ from thalweg.cli.stats import table
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 @json_option
 def command(target: str, workers: int | None, adopt: bool | None, rerun: bool, quiet: bool, as_json: bool) -> None:  # noqa: PLR0917
-    """Run the pipeline in TARGET: FILE.py, FILE.py:executor, or FILE.yaml.
+    """Run the pipeline in TARGET: FILE.py, or FILE.py:executor.
 
     A file is run as a script; executors that it defines and does not run are run after it. Run the same command
     again after a failure: only what is missing runs.
@@ -28,7 +27,10 @@ def command(target: str, workers: int | None, adopt: bool | None, rerun: bool, q
     from thalweg.run.script import launching, run_target  # noqa: PLC0415  (heavy libraries load when used)
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    with launching(quiet=quiet or as_json, workers=workers, adopt=adopt, skip_completed=False if rerun else None):
+    with (
+        launching(quiet=quiet or as_json, workers=workers, adopt=adopt, skip_completed=False if rerun else None),
+        own_prints_aside(as_json),
+    ):
         done = run_target(target)
     if as_json:
         found: list[dict[str, Any]] = [
@@ -38,4 +40,4 @@ def command(target: str, workers: int | None, adopt: bool | None, rerun: bool, q
         return
     for executor, stats in done:
         say(f"{stats.ranks} of {executor.tasks} ranks complete, {executor.logging_dir}")
-        click.echo(table(stats))
+        click.echo(str(stats))

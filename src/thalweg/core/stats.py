@@ -198,6 +198,19 @@ class PipelineStats:
         """Walk the steps in pipeline order."""
         return iter(self.stats)
 
+    def __str__(self) -> str:
+        """Write the books of every step, one line each, reasons below."""
+        head = ("step", "in", "made", "out", "dropped", "quarantined", "")
+        rows = [_row(step) for step in self.stats]
+        widths = [max(len(r[k]) for r in [head, *rows]) for k in range(len(head))]
+        lines: list[str] = []
+        for step, row in zip([None, *self.stats], [head, *rows], strict=True):
+            counts = (cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:-1], strict=True))
+            lines.append("  ".join([row[0].ljust(widths[0]), *counts, row[-1]]).rstrip())
+            if step is not None:
+                lines += [f"    {reason}: {n:,}" for reason, n in step.tally.dropped.most_common()]
+        return "\n".join(lines)
+
     @property
     def unbalanced(self) -> list[StepStats]:
         """Steps whose books do not add up."""
@@ -218,3 +231,10 @@ class PipelineStats:
 def merge(parts: Iterable[PipelineStats]) -> PipelineStats:
     """Fold the statistics of ranks; no ranks give empty statistics."""
     return sum(parts, start=PipelineStats())
+
+
+def _row(step: StepStats) -> tuple[str, ...]:
+    t = step.tally
+    counts = (t.taken, t.made, t.out, t.dropped.total(), t.quarantined)
+    note = f"does not balance: {t.balance:+,}" if t.balance else ""
+    return (step.id, *(f"{n:,}" if n else "-" for n in counts), note)

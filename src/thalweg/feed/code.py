@@ -12,6 +12,7 @@ import numpy as np
 import xxhash
 
 from thalweg.core.state import digest
+from thalweg.core.uses import uses
 
 
 def code_of(fn: Any, depth: int = 0) -> str:
@@ -38,7 +39,10 @@ def code_of(fn: Any, depth: int = 0) -> str:
         return digest([type(fn).__qualname__, inner, _items(state, depth)])
     captured = [value_of(c.cell_contents, depth + 1) for c in getattr(fn, "__closure__", None) or () if _filled(c)]
     defaults = [value_of(v, depth + 1) for v in getattr(fn, "__defaults__", None) or ()]
-    return digest([_code(code), captured, defaults])
+    values, functions = uses(fn)
+    reached = [[n, value_of(v, depth + 1)] for n, v in values.items()]
+    reached += [[n, str(_code(f.__code__))] for n, f in functions.items()]
+    return digest([_code(code), captured, defaults, reached])
 
 
 def _filled(cell: Any) -> bool:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from string import Template
 from typing import Any
 
 from thalweg.core.state import digest
+from thalweg.core.uses import uses
 from thalweg.steps.folder import Folder
 
 SHOWN = 12  # differences named in a message
@@ -52,7 +54,13 @@ def _function(fn: Any, depth: int) -> dict[str, Any]:
     plain = getattr(fn, "__func__", fn)
     cells = [c.cell_contents for c in plain.__closure__ or () if c.cell_contents is not plain]
     captured = [describe(v, depth + 1) for v in [*cells, *(plain.__defaults__ or ())]]
-    return {"function": plain.__qualname__, "code": code_digest(plain), "captured": captured}
+    out = {"function": plain.__qualname__, "code": code_digest(plain), "captured": captured}
+    values, functions = uses(plain)
+    if values:
+        out["uses"] = {name: describe(v, depth + 1) for name, v in values.items()}
+    if functions:
+        out["calls"] = {f"{name}.code": code_digest(f) for name, f in functions.items()}
+    return out
 
 
 def _object(value: Any, depth: int) -> Any:
@@ -79,10 +87,12 @@ def _is_users(cls: type) -> bool:
 
 
 def code_digest(code: Any) -> str:
-    """Hash the source of a function or class; where there is none, the compiled code."""
-    try:
-        text = inspect.getsource(code)
-    except (OSError, TypeError):
+    """Hash the source of a function or class; of a lambda, whose line may hold other things, the compiled code."""
+    text: str | None = None
+    if getattr(code, "__name__", "") != "<lambda>":
+        with suppress(OSError, TypeError):
+            text = inspect.getsource(code)
+    if text is None:
         compiled = getattr(code, "__code__", None)
         text = "" if compiled is None else repr((compiled.co_code, compiled.co_names, _constants(compiled)))
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()

@@ -49,6 +49,10 @@ def run_target(target: str) -> list[tuple[PipelineExecutor, PipelineStats]]:
         ConfigError: the file has no executor, or none of that name.
     """
     path, _, name = target.partition(":") if ".py:" in target else (target, "", "")
+    if Path(path).is_file() and Path(path).suffix != ".py":
+        raise InputError(
+            "this is no Python file", where=path, fix="give a Python file with a pipeline, or file.py:name"
+        )
     if not Path(path).is_file():
         raise InputError("there is no such file", where=path, fix="give a Python file with a pipeline, or file.py:name")
     if name:

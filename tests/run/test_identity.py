@@ -1,0 +1,78 @@
+"""What makes a run another run: the functions of its steps with all that they use, and nothing else on their lines."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from thalweg.cli import cli
+from thalweg.run.manifest import describe, differences, flatten
+
+SCRIPT = """
+from thalweg.run import LocalPipelineExecutor
+from thalweg.steps import JsonlReader, JsonlWriter, LambdaFilter
+LIMIT = {limit}
+read, write = JsonlReader("raw"), JsonlWriter("out")
+ex = LocalPipelineExecutor([read, LambdaFilter(lambda d: len(d.text) > LIMIT), write], tasks={tasks}, logging_dir="logs")
+print("a word of the user's own")
+print(ex.run())
+"""
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "raw").mkdir()
+    lines = [json.dumps({"text": "x" * n, "id": str(n)}) for n in range(20)]
+    (tmp_path / "raw" / "0.jsonl").write_text("\n".join(lines))
+
+    def run(*words, limit=5, tasks=1):
+        (tmp_path / "job.py").write_text(SCRIPT.format(limit=limit, tasks=tasks))
+        return CliRunner().invoke(cli, [*words[:1], "job.py", *words[1:]])
+
+    return run
+
+
+# D17 D18
+def test_a_changed_threshold_at_the_top_of_the_script_is_named(job):
+    assert job("run", "--quiet").exit_code == 0
+    again = job("run", "--quiet", limit=9)
+    assert again.exit_code == 1
+    assert "uses.LIMIT: 5 -> 9" in again.output
+
+
+# D17
+def test_another_argument_on_the_line_of_a_lambda_is_not_taken_for_other_code(job):
+    job("run", "--quiet")
+    again = job("run", "--quiet", tasks=2)
+    assert "tasks: 1 -> 2" in again.output
+    assert "code" not in again.output
+
+
+def test_json_is_one_document_whatever_the_script_prints(job):
+    for words in (("explain", "--json"), ("run", "--json")):
+        done = job(*words)
+        assert json.loads(done.stdout)["runs"][0]["tasks"] == 1
+        assert "a word of the user's own" in done.stderr
+
+
+def test_statistics_print_as_a_table(job):
+    out = job("run", "--quiet").stdout
+    assert "made  out  dropped  quarantined" in out
+    assert "filtered: 5" in out
+
+
+def test_a_file_that_is_no_python_is_told(tmp_path):
+    (tmp_path / "job.yaml").write_text("a: 1")
+    done = CliRunner().invoke(cli, ["run", str(tmp_path / "job.yaml")])
+    assert "this is no Python file" in done.output
+
+
+def test_a_function_that_a_function_calls_belongs_to_it():
+    def scope(body):
+        names = {"__name__": "users"}
+        exec(f"def helper(x):\n    return {body}\ndef fn(x):\n    return helper(x)", names)
+        return flatten(describe(names["fn"]))
+
+    assert differences({"steps": scope("x")}, {"steps": scope("x")}) == []
+    assert scope("x") != scope("x + 1")
