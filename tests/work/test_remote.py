@@ -1,5 +1,6 @@
 """Promises of worker processes: what travels, how errors arrive, and that nothing is left."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -288,7 +289,7 @@ def test_two_hundred_starts_and_breaks_grow_nothing():
     for k in range(200):
         remote = k % 40 == 0
         if remote:
-            m, _ = mapped(iter(int, 1), lambda i: [np.zeros(5000)], ahead=8)
+            m = mapped(iter(int, 1), lambda i: [np.zeros(5000)], ahead=8)[0]
         else:
             m = OrderedMap(iter(int, 1), lambda i: [i], workers=4, ahead=8)
         it = iter(m)
@@ -297,5 +298,6 @@ def test_two_hundred_starts_and_breaks_grow_nothing():
         m.close()
         del m, it
         if remote:
+            gc.collect()
             counts.append((fds(), threading.active_count()))
-    assert counts[-1] == counts[1]
+    assert counts[-1] == counts[1], counts

@@ -91,11 +91,12 @@ class OrderedMap:
         core = self._core = Core(port, reader, name, ahead)
         words = describe or _number_words
         self._make = make_runner or (lambda: Runner(call, words, stop_on_error))
+        port.remote = bool(getattr(make_runner, "remote", False))
         core.stall_after, core.timeout, core.hook, core.wake = stall_after, timeout, hook, wake
         make = self._make
         core.replace = lambda job: core.add_worker(make(), job)
         if chunk is None:
-            core.tune.append(ChunkTuner(core.port, reader, ahead, self.workers).look)
+            core.tune.append(ChunkTuner(port, reader, ahead, self.workers).look)
         if watch is not None:
             port.timed = True
             face = weakref.ref(self)
@@ -157,6 +158,7 @@ class OrderedMap:
             return  # all is read, and the workers there are have been told to finish
         core.reader.move_jobs(core.alive)
         self._make = make_runner or self._make
+        core.port.remote = bool(getattr(self._make, "remote", False))
         make = self._make
         core.replace = lambda job: core.add_worker(make(), job)
         self.workers = n

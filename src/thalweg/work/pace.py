@@ -11,8 +11,8 @@ class ChunkTuner:
     """Joins items into one job where calls are fast; a call that waits is never joined with others."""
 
     LOOK_EVERY = 16
-    FAST = 50e-6  # seconds a call: below, the hand-over costs more than the call
-    TARGET = 0.5e-3  # seconds a job
+    # Seconds a call below which the hand-over costs more than the call, and seconds that a job should take.
+    THREADS, PROCESSES = (50e-6, 0.5e-3), (0.5e-3, 1e-3)
 
     def __init__(self, port: Port, reader: Reader, ahead: int, workers: int) -> None:
         self._port, self._reader = port, reader
@@ -24,8 +24,10 @@ class ChunkTuner:
         self._count += 1
         if self._count % self.LOOK_EVERY:
             return
-        jobs = sorted(wall / items for wall, _, items in list(self._port.pace))
+        jobs = sorted((wall / items, busy / items) for wall, busy, items in list(self._port.pace))
         if not jobs:
             return
-        each = jobs[len(jobs) // 2]
-        self._reader.chunk = 1 if each > self.FAST else max(1, min(self._most, int(self.TARGET / max(each, 1e-9))))
+        each, busy = jobs[len(jobs) // 2]
+        fast, target = self.PROCESSES if self._port.remote else self.THREADS
+        waits = 0 < busy < each / 2
+        self._reader.chunk = 1 if waits or each > fast else max(1, min(self._most, int(target / max(each, 1e-9))))

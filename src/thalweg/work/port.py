@@ -66,15 +66,28 @@ class Port:
     limit: int = NO_LIMIT  # no item after this number is worth mapping: it failed and the order ends there
     head: int = 0  # number that is handed over next
     taken: int = 0  # outputs of the head that the consumer took one by one
+    remote: bool = False  # calls happen in other processes
     timed: bool = False  # note how long workers were busy too: a system call for each job
     running: dict[int, Running] = field(default_factory=dict)  # by thread identity
     pace: "deque[tuple[float, float, int]]" = field(default_factory=lambda: deque(maxlen=64))  # wall, busy, items
 
-    def result(self, number: int, items: list[Any], outcomes: list[Outcome], charged: int) -> None:
-        """Send outcomes of the items from `number` on; `charged` is what their inputs have cost so far."""
-        size = charged
-        if self.size_of is not None:
-            size = sum(map(self.size_of, [o for o in outcomes if type(o) is list]))
+    def result(
+        self, number: int, items: list[Any], outcomes: list[Outcome], charged: int, size: int | None = None
+    ) -> None:
+        """Send outcomes of the items from `number` on.
+
+        Args:
+            number: of the first item.
+            items: as read.
+            outcomes: one for each.
+            charged: bytes that the items have cost so far.
+            size: bytes of the outcomes; None measures them.
+        """
+        if self.size_of is None:
+            size = charged
+        else:
+            if size is None:
+                size = sum(map(self.size_of, [o for o in outcomes if type(o) is list]))
             self.budget.add(size - charged)
         if self.stop_on_error:
             for k, outcome in enumerate(outcomes):

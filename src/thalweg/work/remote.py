@@ -8,12 +8,14 @@ import contextlib
 import mmap
 import pickle
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Any
 
 import cloudpickle
 
 from thalweg.core.errors import WorkerError
 from thalweg.work.arena import Arena, Piece
+from thalweg.work.cpus import BusyClock
 from thalweg.work.failure import Failure, lines_of
 from thalweg.work.port import Job, Outcome
 from thalweg.work.runner import Call, Runner, Sink
@@ -31,9 +33,11 @@ class _FarSink:
         self._maps: dict[tuple[int, int], mmap.mmap] = {}
         self.piece: tuple[int, int] | None = None  # where large arrays of this job may go, (offset, size)
 
-    def result(self, number: int, items: list[Any], outcomes: list[Outcome], charged: int) -> None:
+    def result(
+        self, number: int, items: list[Any], outcomes: list[Outcome], charged: int, size: int | None = None
+    ) -> None:
         """Send the outcomes of consecutive items."""
-        del items, charged
+        del items, charged, size
         self._send("result", number, [_portable(o) for o in outcomes])
 
     def part(self, number: int, item: Any, output: Any, emitted: int) -> bool:
@@ -43,9 +47,9 @@ class _FarSink:
         answer = self._wire.receive()
         return answer is not None and bytes(answer[0]) == b"go"
 
-    def done(self) -> None:
-        """Tell that the job is over."""
-        self._send("done", 0, None)
+    def done(self, wall: float, busy: float) -> None:
+        """Tell that the job is over, and how long its calls took."""
+        self._send("done", 0, (wall, busy))
 
     def _send(self, kind: str, number: int, value: Any) -> None:
         data, buffers = pack((kind, number, value))
@@ -130,13 +134,15 @@ def _serve(wire: Wire, fds: Sequence[int], call_bytes: bytes) -> None:
     wire.send(pickle.dumps(("ready", None)))
     runner = Runner(call, describe, stop_on_error)
     sink = _FarSink(wire, fds[0])
+    clock = BusyClock()
     while True:
         message = wire.receive()
         if message is None:
             return
         first, items, sink.piece = unpack(message[0], list(message[1]))
+        wall, busy = perf_counter(), clock()
         runner.run(Job(first, items, 0), sink)
-        sink.done()
+        sink.done(perf_counter() - wall, clock() - busy)
 
 
 class _Body:
@@ -150,7 +156,7 @@ class _Body:
 
 
 class RemoteCalls:
-    """Makes runners in worker processes for one function, sharing one arena.
+    """Makes runners in worker processes for one function, sharing one arena. `remote` tells that they are.
 
     Args:
         call: pickled by cloudpickle, so closures and lambdas work.
@@ -162,6 +168,8 @@ class RemoteCalls:
     Raises:
         WorkerError: the function cannot be pickled; what holds it back is named.
     """
+
+    remote = True
 
     def __init__(
         self,
@@ -200,6 +208,7 @@ class RemoteRunner:
         self._child: Child | None = None
         self._need = 0  # bytes of large arrays that the last results had
         self._cancelled = False
+        self.spent: tuple[float, float] | None = None  # wall and busy seconds of the last job's calls
         self._at = 0  # number of the first item of the job without an outcome
         self._piece: Piece | None = None  # lent by the arena, not yet looked into by anybody
 
@@ -272,8 +281,9 @@ class RemoteRunner:
                     where=self._calls.name,
                     fix="look for code that crashes the interpreter or needs too much memory; lower workers=",
                 )
-            kind, number, value = self._open(message)
+            (kind, number, value), size = self._open(message)
             if kind == "done":
+                self.spent = value
                 self._put_back()
                 return
             if kind == "part":
@@ -284,24 +294,26 @@ class RemoteRunner:
                 continue
             outcomes = [o if isinstance(o, list) else self._failure(o, job, number + k) for k, o in enumerate(value)]
             start = number - job.first
-            sink.result(number, job.items[start : start + len(outcomes)], outcomes, charged)
+            sink.result(number, job.items[start : start + len(outcomes)], outcomes, charged, size)
             self._at = at = number + len(outcomes)
             charged = 0
 
-    def _open(self, message: "tuple[bytearray, list[bytearray]]") -> Any:
-        """Rebuild a message; arrays in the arena become views that keep their piece."""
+    def _open(self, message: "tuple[bytearray, list[bytearray]]") -> tuple[Any, int]:
+        """Rebuild a message, and say its bytes; arrays in the arena become views that keep their piece."""
         data, places, need = pickle.loads(message[0])  # noqa: S301
         if need:
             self._need = max(need, self._need * 7 // 8)
+        size = len(data) + need
         if places is None:
-            return unpack(data, list(message[1]))
+            return unpack(data, list(message[1])), size
         piece = self._piece
         assert piece is not None
         if self._calls.copy:
-            return unpack(data, [bytearray(piece.memory[a : a + n]) for a, n in places])
+            whole = memoryview(piece.memory)
+            return unpack(data, [bytearray(whole[a : a + n]) for a, n in places]), size
         view = self._calls.arena.lease(piece)
         self._piece = None
-        return unpack(data, [view[a : a + n] for a, n in places])
+        return unpack(data, [view[a : a + n] for a, n in places]), size
 
     def _failure(self, outcome: Failure, job: Job, number: int) -> Failure:
         report = outcome.error

@@ -17,7 +17,9 @@ Call: TypeAlias = Callable[[Any], "list[Any] | Iterator[Any]"]
 class Sink(Protocol):
     """Where outcomes go: the port of this process, or the socket of a worker process."""
 
-    def result(self, number: int, items: list[Any], outcomes: list[Outcome], charged: int) -> None:
+    def result(
+        self, number: int, items: list[Any], outcomes: list[Outcome], charged: int, size: int | None = None
+    ) -> None:
         """Take the outcomes of consecutive items."""
 
     def part(self, number: int, item: Any, output: Any, emitted: int) -> bool:

@@ -281,7 +281,8 @@ def work(port: Port, runner: JobRunner, job: Job | None = None) -> None:
             except BaseException as error:  # noqa: BLE001  a fault of ours must not become a silent wait
                 port.result(job.first, job.items[:1], [Failure(error)], job.size)
                 break
-            port.pace.append((perf_counter() - wall, clock() - busy if clock else 0.0, len(job.items)))
+            spent = getattr(runner, "spent", None) or (perf_counter() - wall, clock() - busy if clock else 0.0)
+            port.pace.append((*spent, len(job.items)))
             if port.running.pop(me, None) is None:
                 given_up = True  # for being late: another worker has this one's place
                 break
