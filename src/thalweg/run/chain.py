@@ -17,6 +17,7 @@ from thalweg.core.tally import Tally
 from thalweg.plan.shard import deal
 from thalweg.run.foreign import complete, read_live, reasons_of
 from thalweg.run.manifest import step_ids
+from thalweg.steps.batches import batch_prefix, columns_of, without
 from thalweg.steps.step import PipelineStep
 
 
@@ -35,7 +36,10 @@ class Chain:
         self.pipeline, self.rank = pipeline, rank
         self.crossed: list[_Border] = []
         data: Any = None
-        for place, step in enumerate(pipeline):
+        columnar = batch_prefix(pipeline)
+        if columnar:
+            data = self._in_batches(columnar, world_size)
+        for place, step in enumerate(pipeline[columnar:], columnar):
             if callable(step):
                 data = step(data, rank, world_size)
             elif place == 0 and isinstance(step, Sequence) and not isinstance(step, str):
@@ -50,6 +54,23 @@ class Chain:
             self.crossed.append(border)
             data = iter(border)
         self.end: Iterator[Any] = data if data is not None else iter(())
+
+    def _in_batches(self, columnar: int, world_size: int) -> Any:
+        """Put the first steps together over record batches; what follows sees documents."""
+        reader, *others = self.pipeline[:columnar]
+        data: Any = reader.read_batches(columns_of(others), self.rank, world_size)
+        known = columns_of(others)
+        for place, step in enumerate([None, *others]):
+            data = data if step is None else step.run_batches(data, self.rank, world_size)
+            later = {name for s in others[place:] for name in s.columns}
+            data = without(data, [name for name in known if name not in later])
+            known = tuple(name for name in known if name in later)
+            border = _BatchBorder(data)
+            self.crossed.append(border)
+            data = iter(border)
+        if columnar == len(self.pipeline):
+            return data
+        return (document for batch in data for document in reader.documents_of(batch))
 
     def drain(self) -> None:
         """Pull everything through."""
@@ -89,6 +110,22 @@ class _Border:
 
     def seen(self) -> int:
         return int(repr(self.counter)[6:-1])  # "count(7)": the only way to look without taking
+
+
+class _BatchBorder(_Border):
+    """Counts the rows of the batches that pass."""
+
+    def __init__(self, data: Any) -> None:
+        super().__init__(data)
+        self.rows = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self.data:
+            self.rows += batch.num_rows
+            yield batch
+
+    def seen(self) -> int:
+        return self.rows
 
 
 def _books(name: str, step: Any, taken: int, out: int) -> StepStats:

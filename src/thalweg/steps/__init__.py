@@ -9,6 +9,7 @@ _WHERE = {
     "BaseDiskReader": "readers.base",
     "JsonlReader": "readers.jsonl",
     "BaseFilter": "filters.base",
+    "ColumnFilter": "filters.column_filter",
     "LambdaFilter": "filters.lambda_filter",
     "LengthFilter": "filters.lambda_filter",
     "RegexFilter": "filters.lambda_filter",
@@ -24,6 +25,7 @@ __all__ = [
     "BaseDiskReader",
     "BaseFilter",
     "BaseReader",
+    "ColumnFilter",
     "DiskWriter",
     "EncodeChat",
     "EncodeText",
@@ -40,6 +42,7 @@ __all__ = [
 if TYPE_CHECKING:
     from thalweg.steps.encode import EncodeChat, EncodeText
     from thalweg.steps.filters.base import BaseFilter
+    from thalweg.steps.filters.column_filter import ColumnFilter
     from thalweg.steps.filters.lambda_filter import LambdaFilter, LengthFilter, RegexFilter, SamplerFilter
     from thalweg.steps.readers.base import BaseDiskReader, BaseReader
     from thalweg.steps.readers.jsonl import JsonlReader

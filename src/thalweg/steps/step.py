@@ -51,7 +51,7 @@ class PipelineStep(ABC):
     name: str = ""
     type: str = "step"
     _requires_dependencies: ClassVar[list[str | tuple[str, str]]] = []
-    takes_batches: ClassVar[bool] = False
+    takes_batches: bool = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Check dependencies and remember the arguments, from which a run's manifest is made."""

@@ -111,6 +111,10 @@ class BaseReader(PipelineStep):
         where = f"{path}, row {row}"
         self.policy.take(self.stats, self._rank, reason=reason, where=where, seen=seen, error=error, item=item)
 
+    def refuse(self, reason: str, path: str, row: int, error: BaseException, item: Any) -> None:
+        """Deal with a row that cannot be used, by the policy."""
+        self._bad(reason, path, row, self.stats.tally.made, error, item)
+
     def _window(self, documents: Iterator[Document]) -> Iterator[Document]:
         """Apply skip and limit."""
         if self.limit == -1 and not self.skip:

@@ -9,7 +9,11 @@ import base64
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from thalweg.core.document import ROW, UNIT
 from thalweg.core.errors import InputError
+from thalweg.steps.batches import LINE, bytes_of
 from thalweg.steps.readers.base import BaseDiskReader
 from thalweg.steps.readers.json_lines import Repairs, rows_of_block
 from thalweg.steps.readers.lines import blocks_of_chunks, blocks_of_range
@@ -90,6 +94,33 @@ class JsonlReader(LineReader):
         if repairs.surrogates:
             self.stat_update("repaired_surrogate", value=repairs.surrogates)
         return result
+
+    def read_batches(self, columns: tuple[str, ...], rank: int, world_size: int) -> Iterator[Any]:
+        """Read this rank's units as record batches of lines and the asked columns."""
+        from thalweg.steps.readers.batch_lines import BatchLines  # noqa: PLC0415  (Arrow loads when it is used)
+
+        self._rank = rank
+        return BatchLines(self, columns).read(rank, world_size)
+
+    def documents_of(self, batch: Any) -> Iterator[Document]:
+        """Make the documents of the lines that are left in a batch; they have been counted already."""
+        file = batch.schema.metadata[b"file"].decode()
+        made, lengths = self.stats.tally.made, self.stats["doc_len"]
+        units, rows = batch.column(UNIT).to_pylist(), batch.column(ROW).to_pylist()
+        data = msgspec.json.Decoder().decode_lines(bytes_of(batch.column(LINE)))
+        for unit, row, value in zip(units, rows, data, strict=True):
+            start = int(unit)
+            prefix = file if start == 0 else f"{file}/@{start}"
+            document = self.document(value, prefix, row, row=row, seen=made)
+            if document is not None:
+                self.place(document, self.data_folder.full(file), start, row)
+                lengths.update(len(document.text))
+                yield document
+
+    @property
+    def gives_batches(self) -> bool:
+        """Say whether batches show the same rows: not with an adapter, a limit or a start to skip."""
+        return not self.custom_adapter and self.limit == -1 and not self.skip and not self.shuffle_files
 
     def document(self, data: Any, path: str, id_in_file: int | str, *, row: int, seen: int) -> Document | None:
         """Decode media bytes, then make the document."""

@@ -87,10 +87,7 @@ class DiskWriter(PipelineStep):
             ConfigError: the template names a metadata key that the document does not have.
         """
         if not self._per_document:
-            name = self._fixed.get(rank)
-            if name is None:
-                name = self._fixed[rank] = self.output_filename.substitute(rank=f"{rank:05d}")
-            return name
+            return self.file_of_rank(rank)
         values = {**document.metadata, "rank": f"{rank:05d}", "id": document.id}
         try:
             return self.output_filename.substitute(values)
@@ -99,6 +96,13 @@ class DiskWriter(PipelineStep):
                 f"output_filename names {error}, which document {document.id!r} does not have",
                 fix=nearest(str(error.args[0]), values),
             ) from error
+
+    def file_of_rank(self, rank: int) -> str:
+        """Name the one file of a rank, where no document has a say in it."""
+        name = self._fixed.get(rank)
+        if name is None:
+            name = self._fixed[rank] = self.output_filename.substitute(rank=f"{rank:05d}")
+        return name
 
     def name_pattern(self, rank: int) -> str | None:
         """Give a regular expression of all file names that this rank may ever write; None where `${rank}` is absent."""
@@ -153,6 +157,10 @@ class DiskWriter(PipelineStep):
     def _rotate(self, name: str) -> None:
         self.finish(self._open.pop(name))
         self._turn[name] = self._turn.get(name, 0) + 1
+
+    # ---- record batches, for formats that can write them
+    columns: tuple[str, ...] = ()
+    prefers_batches = takes_batches = False
 
     def close(self) -> None:
         """Finish all files; twice is fine."""

@@ -14,11 +14,13 @@ import msgspec
 import numpy as np
 
 from thalweg.core.errors import ConfigError, nearest
+from thalweg.steps.batches import LINE, bytes_of
 from thalweg.steps.readers.json_lines import repair
+from thalweg.steps.readers.lines import NEWLINE
 from thalweg.steps.writers.base import DiskWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from thalweg.core.document import Document
     from thalweg.steps.folder import FolderLike
@@ -64,6 +66,7 @@ class JsonlWriter(DiskWriter):
         super().__init__(output_folder, name, adapter, expand_metadata, max_file_size, save_media_bytes)
         self.compression = compression
         self.plain = not self.custom_adapter and not expand_metadata
+        self.takes_batches = self.plain and not self._per_document
         self.level = LEVELS.get(compression or "", 0) if level is None else level
 
     def open_file(self, name: str) -> Compressed:
@@ -97,6 +100,22 @@ class JsonlWriter(DiskWriter):
         except UnicodeEncodeError:
             self.stat_update("repaired_surrogate")
             return _encoder.encode(repair(row)) + b"\n"
+
+    def run_batches(self, data: Iterator[Any], rank: int, world_size: int) -> Iterator[Any]:
+        """Write the original lines of the rows that are left, byte for byte."""
+        del world_size
+        with self:
+            for batch in data:
+                name = self.file_of_rank(rank)
+                file = self._current(name)
+                lines = bytes_of(batch.column(LINE))
+                file.write(lines)
+                if lines[-1] != NEWLINE:  # the end of a file that ends without one
+                    file.write(b"\n")
+                if self.max_file_size > 0 and self.written(file) >= self.max_file_size:
+                    self._rotate(name)
+                self.stat_update("lines_copied", value=batch.num_rows, unit="batch")
+                yield batch
 
     def finish(self, file: Compressed) -> None:
         """End a file."""

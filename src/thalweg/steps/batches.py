@@ -1,0 +1,137 @@
+"""Rows in columns: steps that take Arrow record batches, and the ways from lines to batches and back to documents.
+
+A batch of JSONL holds `line` (the original bytes, newline included), `unit`, `row`, and the columns that were asked
+for ("text", "metadata.score", ...). Decides when a chain runs in batches. What is not asked for is never decoded, and
+a row that nothing changed is written as the bytes that were read.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from thalweg.steps.readers.lines import NEWLINE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+LINE = "line"
+
+
+@runtime_checkable
+class TakesBatches(Protocol):
+    """A step that can work on record batches.
+
+    `columns` names what it looks at; `prefers_batches` says that a chain should run in batches for its sake.
+    """
+
+    columns: tuple[str, ...]
+    prefers_batches: bool
+    takes_batches: bool
+
+    def run_batches(self, data: Iterator[pa.RecordBatch], rank: int, world_size: int) -> Iterator[pa.RecordBatch]:
+        """Yield the batches that go on."""
+        ...
+
+
+@runtime_checkable
+class GivesBatches(Protocol):
+    """A reader that can give record batches, and make documents of what is left of them."""
+
+    @property
+    def gives_batches(self) -> bool:
+        """Say whether its settings allow it."""
+        ...
+
+    def read_batches(self, columns: tuple[str, ...], rank: int, world_size: int) -> Iterator[pa.RecordBatch]:
+        """Read this rank's units."""
+        ...
+
+    def documents_of(self, batch: pa.RecordBatch) -> Iterator[Any]:
+        """Make the documents of a batch's rows."""
+        ...
+
+
+def batch_prefix(pipeline: Sequence[Any]) -> int:
+    """Count the steps at the start of a pipeline that run in batches, the reader included; 0 for none.
+
+    Batches are used where a step prefers them, up to the last one in a row that takes them.
+    """
+    if not pipeline or not isinstance(pipeline[0], GivesBatches) or not pipeline[0].gives_batches:
+        return 0
+    end = 1
+    while end < len(pipeline) and isinstance(pipeline[end], TakesBatches) and pipeline[end].takes_batches:
+        end += 1
+    return end if any(step.prefers_batches for step in pipeline[1:end]) else 0
+
+
+def columns_of(steps: Sequence[Any]) -> tuple[str, ...]:
+    """Collect what steps look at, "text" first."""
+    return tuple(dict.fromkeys(["text", *(name for step in steps for name in step.columns)]))
+
+
+def row_type(columns: Sequence[str]) -> Any:
+    """Make a type that decodes only some fields of a JSON object; dots reach into objects."""
+    inner: dict[str, list[str]] = {}
+    for name in columns:
+        head, _, tail = name.partition(".")
+        inner.setdefault(head, []).extend([tail] if tail else [])
+    fields: list[Any] = []
+    for name, below in inner.items():
+        kind: Any = Any if name != "text" else str | None
+        if below:
+            inside = row_type(below)
+            fields.append((name, inside | None, msgspec.field(default_factory=inside)))
+            continue
+        fields.append((name, kind, None))
+    return msgspec.defstruct("Row", fields)
+
+
+def values_of(rows: list[Any], column: str) -> list[Any]:
+    """Reach a column's value in each decoded row; None where it is absent."""
+    try:
+        return list(map(attrgetter(column), rows))
+    except AttributeError:  # an object on the way is null somewhere
+        return [_reach(row, column.split(".")) for row in rows]
+
+
+def _reach(row: Any, names: list[str]) -> Any:
+    for name in names:
+        if row is None:
+            return None
+        row = getattr(row, name)
+    return row
+
+
+def without(data: Iterator[Any], columns: Sequence[str]) -> Iterator[Any]:
+    """Drop columns that no later step looks at, before they are copied any further."""
+    for batch in data:
+        yield batch.drop_columns(list(columns))
+
+
+def line_array(block: bytes) -> tuple[pa.LargeBinaryArray, NDArray[np.int64]]:
+    """Give the lines of a block as an Arrow array over its bytes, without a copy, and their offsets."""
+    ends = np.flatnonzero(np.frombuffer(block, np.uint8) == NEWLINE) + 1
+    offsets = np.concatenate([[0], ends]).astype(np.int64)
+    if offsets[-1] != len(block):
+        offsets = np.append(offsets, len(block))
+    buffers = [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(block)]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, buffers), offsets
+
+
+def bytes_of(lines: pa.Array) -> memoryview:
+    """Give the bytes of consecutive lines as they lie in memory."""
+    _, offsets, values = lines.buffers()
+    at = np.frombuffer(offsets, np.int64, len(lines) + 1, lines.offset * 8)
+    return memoryview(values)[int(at[0]) : int(at[-1])] if len(lines) else memoryview(b"")
+
+
+def column(values: list[Any], name: str) -> pa.Array:
+    """Make an Arrow array of a column's values; text is text, other types are what the values are."""
+    return pa.array(values, pa.large_string()) if name == "text" else pa.array(values)

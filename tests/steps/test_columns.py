@@ -1,0 +1,98 @@
+"""Steps over columns decide what steps over documents decide, and untouched rows keep their bytes."""
+
+import json
+
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+
+from thalweg.core.errors import SampleError
+from thalweg.run.chain import Chain
+from thalweg.steps import ColumnFilter, JsonlReader, JsonlWriter, LambdaFilter
+from thalweg.steps.batches import batch_prefix
+
+
+@pytest.fixture
+def source(tmp_path):
+    """Odd spacing, CRLF, blank, bad and repaired lines, absent keys, a mark at the start, no newline at the end."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    rows = [
+        json.dumps({"text": f"row {i} " * (i % 9), "id": str(i), "metadata": {"score": i / 100}}) for i in range(300)
+    ]
+    (folder / "a.jsonl").write_bytes(b"\xef\xbb\xbf" + "\n".join(rows).encode())
+    odd = [r.replace(": ", ":   ") for r in rows] + [
+        "",
+        "{",
+        '{"id":"x"}',
+        r'{"text":"\ud83d lone","metadata":{"score":1}}',
+    ]
+    odd += ['{"text":"no metadata"}', '{"text":"null","metadata":null}', '{"text":7}', "[1]"]
+    (folder / "b.jsonl").write_text("\r\n".join(odd))
+    return folder
+
+
+def long(batch):
+    return pc.greater(pc.utf8_length(batch.column("text")), 20)
+
+
+def score(batch):
+    return np.array([v is None or v > 0.5 for v in batch.column("metadata.score").to_pylist()])
+
+
+def documents(pipeline):
+    out = []
+
+    def collect(data, rank, world_size):
+        for doc in data:
+            out.append((doc.text, doc.id, doc.metadata))
+            yield doc
+
+    chain = Chain([*pipeline, collect], 0, 1)
+    chain.drain()
+    return out, chain.stats()
+
+
+def reader(source, **settings):
+    return JsonlReader(str(source), max_bad=10, **settings)
+
+
+@pytest.mark.parametrize("unit", ["128MB", 700])
+def test_columns_decide_what_documents_decide(source, unit):
+    by_columns = [reader(source, unit_bytes=unit), ColumnFilter(long), ColumnFilter(score, ["metadata.score"], "low")]
+    assert batch_prefix(by_columns) == 3
+    got, stats = documents(by_columns)
+    rules = [
+        LambdaFilter(lambda d: len(d.text) > 20),
+        LambdaFilter(lambda d: (d.metadata.get("score") is None or d.metadata["score"] > 0.5, "low")),
+    ]
+    wanted, plain = documents([reader(source, unit_bytes=unit), *rules])
+    assert got == wanted
+    assert [s.tally for s in stats] == [s.tally for s in plain]
+    assert stats.unbalanced == []
+
+
+def test_untouched_rows_keep_the_bytes_that_were_read(source, tmp_path):
+    chain = Chain([reader(source), ColumnFilter(long), JsonlWriter(str(tmp_path / "out"), compression=None)], 0, 1)
+    chain.drain()
+    written = (tmp_path / "out/00000.jsonl").read_bytes()
+    lines = (source / "a.jsonl").read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    kept = [line + b"\n" for line in lines if len(json.loads(line)["text"]) > 20]
+    assert written.startswith(b"".join(kept))
+    assert [s.tally.out for s in chain.stats()][-1] == written.count(b"\n")
+
+
+def test_a_chain_runs_in_batches_only_where_that_shows_the_same_rows(source, tmp_path):
+    columns, writer = ColumnFilter(long), JsonlWriter(str(tmp_path / "o"))
+    assert batch_prefix([reader(source), columns, LambdaFilter(len), columns]) == 2
+    assert batch_prefix([reader(source), LambdaFilter(len), columns]) == 0
+    assert batch_prefix([reader(source), writer]) == 0
+    assert batch_prefix([reader(source, limit=3), columns]) == 0
+    assert batch_prefix([reader(source, adapter=lambda self, d, p, i: d), columns]) == 0
+    assert batch_prefix([reader(source), columns, writer]) == 3
+    assert batch_prefix([reader(source), columns, JsonlWriter(str(tmp_path / "o"), "${id}.jsonl")]) == 2
+
+
+def test_a_mask_of_the_wrong_length_is_refused(source):
+    with pytest.raises(SampleError, match="one boolean for each row"):
+        documents([reader(source), ColumnFilter(lambda batch: [True])])
