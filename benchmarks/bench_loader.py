@@ -139,7 +139,7 @@ def megatron(folder: Path, _size: Mapping[str, Any]) -> Work:
             return consecutive()
 
         def __len__(self) -> int:
-            return -(-len(order) // BATCH)
+            return (len(order) + BATCH - 1) // BATCH
 
     loader: Any = torch.utils.data.DataLoader(Shuffled(), batch_sampler=Sampler(), collate_fn=flat)  # type: ignore[arg-type]
     return Work(lambda: count(loader), lambda: take(loader))
@@ -184,7 +184,7 @@ class Faked:
         self.n = n
 
     def __len__(self) -> int:
-        return self.n  # noqa: PLE0303  (a number)
+        return self.n
 
     def read(self, indices: Any, _columns: Any = None) -> Any:
         from thalweg.core.sample import Ragged

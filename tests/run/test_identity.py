@@ -13,7 +13,8 @@ from thalweg.run import LocalPipelineExecutor
 from thalweg.steps import JsonlReader, JsonlWriter, LambdaFilter
 LIMIT = {limit}
 read, write = JsonlReader("raw"), JsonlWriter("out")
-ex = LocalPipelineExecutor([read, LambdaFilter(lambda d: len(d.text) > LIMIT), write], tasks={tasks}, logging_dir="logs")
+seen = lambda d: len(d.text) > LIMIT; tasks = {tasks}
+ex = LocalPipelineExecutor([read, LambdaFilter(seen), write], tasks=tasks, logging_dir="logs")
 print("a word of the user's own")
 print(ex.run())
 """
