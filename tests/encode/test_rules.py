@@ -96,6 +96,29 @@ def test_weights_of_messages_decide_what_is_trained(qwen, trained):
     assert "loss_weights" not in encoder({"messages": [Q, {**A, "loss_weight": 1.0}]})
 
 
+def test_a_preference_pair_is_one_sample_with_both_answers(qwen, trained, records):
+    encoder = ChatEncoder(qwen)
+    sample = encoder({"prompt": "q", "chosen": "good", "rejected": "bad one"})
+    assert trained(sample) == ["good<|im_end|>"]
+    other = {"input_ids": sample["rejected_input_ids"], "labels": sample["rejected_labels"]}
+    assert trained(other) == ["bad one<|im_end|>"]
+    for record in records("dpo_en_demo.json")[:50]:
+        made = encoder(record)
+        asked = len(trained({"input_ids": made["input_ids"], "labels": made["labels"]}))
+        assert asked == 1 + sum(m["from"] == "gpt" for m in record["conversations"])
+        assert made["rejected_labels"].shape == made["rejected_input_ids"].shape
+
+
+# B13
+def test_named_families_write_their_own_places_of_media(qwen):
+    for name, place in [("qwen2_omni", "<|IMAGE|>"), ("qwen3_omni", "<|audio_pad|>"), ("qwen3_vl", "<|image_pad|>")]:
+        encoder = ChatEncoder(qwen, chat_template=name)
+        assert place in encoder.drawer.template.source
+        assert "@" not in encoder.drawer.template.source
+    with pytest.raises(ConfigError, match="did you mean 'qwen2_omni'"):
+        ChatEncoder(qwen, chat_template="qwen2_omi")
+
+
 # B27
 def test_thoughts_are_kept_asked_for_or_taken_out(qwen, trained):
     thinks = [Q, {**A, "content": "<think>\nhm\n</think>\n\nyes"}]

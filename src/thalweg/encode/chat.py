@@ -45,7 +45,8 @@ class ChatEncoder:
             "now" decodes at once.
         processor: the model's processor, or a folder with preprocessor_config.json; None: the tokenizer's folder.
         limits: further areas, and how clips are sampled.
-        chat_template: jinja text or path of a .jinja file; None: the tokenizer's own.
+        chat_template: jinja text, path of a .jinja file, or a family ("qwen3", "qwen2_omni", "qwen3_omni", ...); None:
+            the tokenizer's own.
         template_variables: what the template may read further, such as {"date_string": "26 Jul 2024"}.
         split_special_tokens: True (default): what looks like a special token in a message stays text.
         backend: "auto" (fastest that proves equal on the first texts), "tokenizers", "fastokens" or "python".
@@ -124,7 +125,9 @@ class ChatEncoder:
 
         Returns:
             `input_ids` int32 (n,) and `labels` int64 (n,), unshifted; `id` where there was one; `loss_weights`
-            float32 (k,) where a message has a weight other than 0 and 1. Of columns: lists.
+            float32 (k,) where a message has a weight other than 0 and 1; of a preference pair `rejected_input_ids`
+            and `rejected_labels` beside the preferred; with media their references or features, `position_ids`
+            int64 (3, n) and `mm_token_type_ids` int64 (n,). Of columns: lists.
 
         Raises:
             EncodeError: a record that no rule accepts; it names the record.
@@ -149,6 +152,8 @@ class ChatEncoder:
 
     def _sample(self, encoded: Encoded, record: Mapping[str, Any]) -> Sample:
         out: Sample = {"input_ids": encoded.ids, "labels": labels_of(encoded.ids, encoded.spans), **encoded.more}
+        if "rejected_loss_spans" in out:
+            out["rejected_labels"] = labels_of(out["rejected_input_ids"], out.pop("rejected_loss_spans"))
         if encoded.weights is not None:
             out["loss_weights"] = encoded.weights
         if "id" in record:
@@ -173,8 +178,25 @@ class ChatEncoder:
             result = d if isinstance(d, EncodeError) else next(encoded)
             if isinstance(result, Encoded) and source is not None:
                 result = self._fit(result, source)
+            if isinstance(result, Encoded) and source is not None and source.rejected is not None:
+                result = self._with_rejected(result, source)
             out.append(result.named(record_id(record)) if isinstance(result, EncodeError) else result)
         return out
+
+    def _with_rejected(self, encoded: Encoded, source: Conversation) -> "Encoded | EncodeError":
+        """Put the answer not preferred beside the preferred one: a pair is one sample."""
+        other = Conversation(source.rejected or [], source.tools)
+        try:
+            result = self._tokens([self.drawer.draw(other)])[0]
+        except EncodeError as error:
+            return error
+        if isinstance(result, Encoded):
+            result = self._fit(result, other)
+        if isinstance(result, EncodeError):
+            return result
+        more = {"rejected_input_ids": result.ids, "rejected_loss_spans": result.spans}
+        more |= {f"rejected_{k}": v for k, v in result.more.items()}
+        return Encoded(encoded.ids, encoded.spans, encoded.weights, {**encoded.more, **more})
 
     def _layout(self, record: Mapping[str, Any]) -> Layout:
         key = tuple([k for k, v in record.items() if v is not None])

@@ -14,6 +14,7 @@ from thalweg.encode.answers import find
 from thalweg.encode.conversation import Conversation, Message
 from thalweg.encode.errors import EncodeError
 from thalweg.encode.guard import Guard, moved, whole
+from thalweg.encode.qwen import chatml_template
 from thalweg.encode.template import Template, TemplateRefusal, unmark
 from thalweg.encode.tokens import Vocabulary
 from thalweg.encode.turns import Turns
@@ -164,11 +165,13 @@ class Drawer:
 
 
 def template_source(tokenizer: Any, given: str | None) -> str:
-    """Find the template's text: given as text or as a path, else the tokenizer's own.
+    """Find the template's text: given as text, as a path or as the name of a family, else the tokenizer's own.
 
     Raises:
         ConfigError: there is none.
     """
+    if given is not None and "{" not in given and "." not in given and "/" not in given:
+        return chatml_template(given)
     if given is not None and "{" not in given:
         try:
             with open(given, encoding="utf-8") as file:  # noqa: PTH123 - a path or text, as the user typed it

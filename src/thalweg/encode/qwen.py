@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from thalweg.core.errors import MissingExtraError
+from thalweg.core.errors import ConfigError, MissingExtraError, nearest
 from thalweg.core.extras import need
 
 # How text is cut before the byte pairs are merged, as the vocabulary's authors publish it.
@@ -43,9 +43,38 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "thalweg"
 
 
-def chatml_template() -> str:
-    """Read our ChatML template, with `{% generation %}` marks around the assistant's text and its end token."""
-    return files("thalweg.encode").joinpath("templates/chatml.jinja").read_text(encoding="utf-8")
+# how each family writes the places of media: opening, place and closing token of picture, clip and sound
+_SEES = {"image": "<|vision_start|><|image_pad|><|vision_end|>", "video": "<|vision_start|><|video_pad|><|vision_end|>"}
+_FAMILIES = {
+    "chatml": _SEES,
+    "qwen2_vl": _SEES,
+    "qwen2_5_vl": _SEES,
+    "qwen3_vl": _SEES,
+    "qwen3": _SEES,
+    "qwen3_omni": {**_SEES, "audio": "<|audio_start|><|audio_pad|><|audio_end|>"},
+    "qwen2_omni": {
+        "image": "<|vision_bos|><|IMAGE|><|vision_eos|>",
+        "video": "<|vision_bos|><|VIDEO|><|vision_eos|>",
+        "audio": "<|audio_bos|><|AUDIO|><|audio_eos|>",
+    },
+}
+
+
+def chatml_template(family: str = "chatml") -> str:
+    """Read our ChatML template, with `{% generation %}` marks around the assistant's text and its end token.
+
+    Args:
+        family: whose tokens stand for media: chatml, qwen2_vl, qwen2_5_vl, qwen3, qwen3_vl, qwen2_omni, qwen3_omni.
+
+    Raises:
+        ConfigError: an unknown family.
+    """
+    if family not in _FAMILIES:
+        raise ConfigError(f"unknown template {family!r}", where="chat_template=", fix=nearest(family, _FAMILIES))
+    text = files("thalweg.encode").joinpath("templates/chatml.jinja").read_text(encoding="utf-8")
+    for kind in ("image", "video", "audio"):
+        text = text.replace(f"@{kind}@", _FAMILIES[family].get(kind, ""))
+    return text
 
 
 def qwen_tokenizer(cache: str | Path | None = None) -> str:

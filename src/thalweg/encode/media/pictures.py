@@ -6,7 +6,7 @@ Decides orientation (EXIF, applied once, on size and pixels alike), what a trans
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,7 +23,7 @@ LARGEST = 178_956_970  # pixels; a picture that claims more is refused as a deco
 
 
 @contextmanager
-def opened(reference: Any, folder: Folder) -> Iterator[Any]:
+def opened(reference: Any, folder: Folder) -> Generator[Any, None, None]:
     """Open a picture without decoding it, and close what was opened.
 
     Args:
