@@ -281,7 +281,7 @@ class ChatEncoder:
             ids = np.concatenate([np.array(v.prefix, np.int32), ids])
             spans = [(a + n, b + n) for a, b in spans]
         first = int(bool(len(ids)) and v.bos_id is not None and int(ids[0]) == v.bos_id)
-        if all(w == 1 for w in weights):
+        if weights.count(1.0) == len(weights):
             encoded = Encoded(ids, tidy(spans, len(ids), first))
         else:
             kept = [(max(a, first), b, w) for (a, b), w in zip(spans, weights, strict=True) if b > max(a, first)]

@@ -33,8 +33,8 @@ class Message:
 
     @property
     def is_plain(self) -> bool:
-        """Say whether it is nothing but a role, a content and a weight."""
-        return self.thought is None and not self.tool_calls and not self.more
+        """Say whether it is nothing but a role, a text and a weight."""
+        return type(self.content) is str and self.thought is None and not self.tool_calls and not self.more
 
     def text(self) -> str:
         """Give its text, media left out."""
@@ -49,7 +49,7 @@ class Message:
     def for_template(self, *, parts: bool) -> dict[str, Any]:
         """Write it as templates read it: text as a string, or as typed parts where there is media or `parts`."""
         content: str | list[Part] = self.content
-        if type(content) is str and not parts and self.is_plain:
+        if not parts and self.is_plain:
             return {"role": self.role, "content": content}
         if not isinstance(content, str) and not parts and all(p["type"] == "text" for p in content):
             content = self.text()

@@ -77,6 +77,7 @@ class Drawer:
         self.template = Template(template_source(tokenizer, chat_template), {**named, **(variables or {})})
         self.guard = Guard(Vocabulary.of(tokenizer).special)
         self.turns = Turns.learn(self.template, self.guard.pattern)
+        self.takes_plain = not self.turns.parts and enable_thinking is not False  # roles and texts go as they are
 
     def draw(self, conversation: Conversation) -> Drawn:
         """Render a conversation and find what is trained in it.
@@ -84,15 +85,21 @@ class Drawer:
         Raises:
             EncodeError: the template refuses it, loses part of it, or does not show whose words are whose.
         """
-        messages = [self._without_thought(m) for m in conversation.messages]
-        written, tools = [self._written(m) for m in messages], conversation.tools
-        if tools and not self.turns.calls.listed:
-            raise EncodeError("the chat template writes no tools", **_TOOLS)
-        plain = not tools and all(type(m.content) is str and m.is_plain for m in messages)
-        media = [] if plain else [(p["type"], p.get(p["type"])) for m in messages for p in m.media()]
-        if media:
-            written = [_without_references(m) for m in written]
-        value = "\n".join([str(m.content) for m in messages]) if plain else [written, tools or []]
+        messages, tools = conversation.messages, conversation.tools
+        media: list[tuple[str, Any]] = []
+        value: Any
+        if self.takes_plain and not tools and all(m.is_plain for m in messages):
+            written = [{"role": m.role, "content": m.content} for m in messages]
+            value = "\n".join([str(m.content) for m in messages])
+        else:
+            messages = [self._without_thought(m) for m in messages]
+            written = [self._written(m) for m in messages]
+            if tools and not self.turns.calls.listed:
+                raise EncodeError("the chat template writes no tools", **_TOOLS)
+            media = [(p["type"], p.get(p["type"])) for m in messages for p in m.media()]
+            if media:
+                written = [_without_references(m) for m in written]
+            value = [written, tools or []]
         dangerous = self.keeps_text and self.guard.is_dangerous(value)
         if dangerous:
             written, tools = self.guard.cut(written), self.guard.cut(tools)

@@ -124,6 +124,8 @@ def _agree(backend: Backend, head: str, ids: NDArray[np.int32]) -> int | None:
 def tidy(spans: Spans, length: int, first: int = 0) -> NDArray[np.int32]:
     """Keep spans within [first, length), in order, touching ones joined. int32 (k, 2)."""
     out: list[list[int]] = []
+    if all(first <= a < b <= length for a, b in spans) and all(x[1] < y[0] for x, y in pairwise(spans)):
+        return np.array(spans, np.int32).reshape(-1, 2)  # as they come from a template, nearly always
     for a, b in sorted((max(a, first), min(b, length)) for a, b in spans):
         if a >= b:
             continue
