@@ -25,8 +25,11 @@ def packed_rows(folder: Path, size: Mapping[str, Any]) -> tuple[Any, list[Any], 
 
 def laid_out(dtype: str) -> Any:
     def start(folder: Path, size: Mapping[str, Any]) -> Work:
+        from thalweg.core.allocator import keep_freed_memory
         from thalweg.core.sample import Ragged
         from thalweg.plan.rows import lay_out
+
+        keep_freed_memory()  # as the loader does
 
         flat, ends, offsets = packed_rows(folder, size)
         groups = []

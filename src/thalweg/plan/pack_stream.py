@@ -46,6 +46,7 @@ class WindowPacker:
         policy: str = "fill",
     ) -> None:
         self.capacity, self.align, self.policy = capacity, align, policy
+        self._enough = WAITING_ROWS * capacity
         if take is not None:
             self._take = take
         elif max_docs is None:
@@ -63,7 +64,19 @@ class WindowPacker:
             InputError: a length outside 1 to capacity.
             ThalwegError: the chooser took nothing from a full window several times.
         """
-        return self.extend((length,), (key,))
+        taken = length if self.align == 1 else -(-length // self.align) * self.align
+        if not 0 < taken <= self.capacity:
+            raise outside(length, key, self.capacity)
+        self._lengths.append(taken)
+        self._keys.append(key)
+        self._tokens += taken
+        out: list[PackedRow] = []
+        while self._tokens >= self._enough and len(self._keys) >= WAITING_DOCS:
+            row = self._choose()
+            if row is not None:
+                self._tokens -= self.capacity - row.free
+                out.append(row)
+        return out
 
     def extend(self, lengths: Iterable[int], keys: Iterable[int]) -> list[PackedRow]:
         """Take many documents; give the rows that are ready, the same as one by one.
@@ -78,7 +91,7 @@ class WindowPacker:
             bad = next(i for i, n in enumerate(sizes) if not 0 < n <= self.capacity)
             raise outside(sizes[bad], list(keys)[bad], self.capacity)
         out: list[PackedRow] = []
-        names, enough, capacity = self._keys, WAITING_ROWS * self.capacity, self.capacity
+        names, enough, capacity = self._keys, self._enough, self.capacity
         add_length, add_key = self._lengths.append, names.append
         missing = enough - self._tokens  # until the window is used
         try:
