@@ -61,3 +61,39 @@ def test_a_bad_record_is_left_out_where_that_is_asked_for(qwen, rows, tmp_path):
     (tmp_path / "chat.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     feed = tw.from_files(str(tmp_path / "chat.jsonl")).map(ChatEncoder(qwen), mode="inline", on_error="skip", max_bad=3)
     assert len([s for s in feed if s is not None]) == 11  # the twelfth keeps its place as a hole
+
+
+# C47
+@pytest.mark.parametrize("packed", [False, True])
+def test_pictures_of_a_feed_are_decoded_when_the_batch_is_built(qwen, tmp_path, packed):
+    images = pytest.importorskip("PIL.Image")
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    from thalweg.encode.media.batches import MediaCollator
+    from thalweg.encode.media.families import Media
+    from thalweg.encode.media.references import Folder
+
+    media = Media(Qwen2VLImageProcessorPil(min_pixels=3136, max_pixels=12_544), folder=Folder(str(tmp_path)))
+    said = []
+    for i in range(6):
+        images.new("RGB", (60 + 30 * i, 60), (40 * i, 0, 0)).save(tmp_path / f"{i}.png")
+        messages = [{"role": "user", "content": "<image>?"}, {"role": "assistant", "content": f"number {i}"}]
+        said.append({"messages": messages, "images": [f"{i}.png"]})
+    (tmp_path / "see.jsonl").write_text("".join(json.dumps(r) + "\n" for r in said))
+    feed = tw.from_files(str(tmp_path / "see.jsonl")).map(ChatEncoder(qwen, processor=media), mode="inline")
+    collate = MediaCollator(media, packed=packed)
+    feed = (
+        feed.pack(256, policy="fill", overlong="drop").batch(1, collate=collate)
+        if packed
+        else feed.batch(2, collate=collate)
+    )
+    grids, answers = [], []
+    for batch in tw.Loader(feed, return_tensors="np", tail="pad"):
+        pad = qwen.convert_tokens_to_ids("<|image_pad|>")
+        assert (batch["input_ids"] == pad).sum() == len(batch["pixel_values"]) // 4
+        assert batch["position_ids"].shape == (4, *batch["input_ids"].shape)
+        grids += batch["image_grid_thw"].tolist()
+        answers += qwen.decode([i for i in batch["labels"].reshape(-1).tolist() if i != -100]).split("<|im_end|>")
+    wanted = [list(media.measure("image", f"{i}.png").grid) for i in range(6)]
+    assert sorted(grids) == sorted(wanted)
+    assert sorted(a for a in answers if a) == [f"number {i}" for i in range(6)]

@@ -195,6 +195,12 @@ class Collator:
         """Give each row as a dict of its arrays, or each sample as it is where nothing is packed."""
         if self.pack is None:
             return self.reader.samples(documents)
+        if getattr(self.stage.collate, "packed", False) and documents.samples is not None:
+            there = documents.samples  # the function lays rows out itself: each row as the list of its samples
+            rows_of: list[Any] = [
+                [s for s in there[a:b] if s is not None] for a, b in pairwise(documents.offsets.tolist())
+            ]
+            return rows_of
         rows = self.arrays(documents, 0, width=None)
         lengths = rows.lengths.tolist()
         return [
