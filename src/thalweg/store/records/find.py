@@ -14,6 +14,7 @@ from thalweg.store.records.generation import fact_pieces, joined
 from thalweg.store.records.manifest import Manifest, unpack
 from thalweg.store.records.opened import Opened, Source
 from thalweg.store.records.parts import missing_parts, unfinished
+from thalweg.store.remote import is_url
 
 
 def find(source: Source, generation: int | None, *, partial: bool) -> Opened:
@@ -22,6 +23,12 @@ def find(source: Source, generation: int | None, *, partial: bool) -> Opened:
     Raises:
         RecordsError: there is none, or it is unfinished.
     """
+    if is_url(source.path):
+        if partial:
+            raise RecordsError("partial=True needs a directory", where=source.path, fix="open it where it is written")
+        from thalweg.store.records.far import find_far  # noqa: PLC0415  (asks for fsspec)
+
+        return find_far(source, generation)
     folder = Path(source.path)
     if not folder.is_dir():
         raise RecordsError("there is no record set", where=str(folder), fix="check the path; a set is a directory")

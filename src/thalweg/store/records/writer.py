@@ -18,6 +18,7 @@ from thalweg.store.records.block import Rows
 from thalweg.store.records.generation import publish
 from thalweg.store.records.manifest import Manifest
 from thalweg.store.records.part import PartFiles, parse_schema
+from thalweg.store.remote import is_url
 
 BLOCK_ROWS = 4096
 
@@ -179,6 +180,7 @@ def create_records(  # noqa: PLR0917
     facts: Sequence[str] = (),
     lineage: Mapping[str, Any] | None = None,
     sync: bool = True,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> RecordsWriter:
     """Open a record set for writing, as a context manager: its rows become a set, whole, after the block.
 
@@ -194,6 +196,7 @@ def create_records(  # noqa: PLR0917
         facts: columns of numbers that are also kept beside the data, in 4 bytes a row.
         lineage: where the rows come from: tokenizer digest, pad_id, eos_id, inputs, config.
         sync: survive a power loss, not only a kill.
+        storage_options: for fsspec, where the path is a URL. The set is written on this machine first.
 
     Raises:
         RecordsError: the path is in use and neither append nor overwrite is said, or another tokenizer made the set.
@@ -202,6 +205,10 @@ def create_records(  # noqa: PLR0917
         raise ConfigError("append and overwrite exclude each other")
     if on_error not in ("raise", "quarantine"):
         raise ConfigError(f"on_error={on_error!r}", fix='say "raise" or "quarantine"')
+    if is_url(str(path)):
+        return _far(
+            str(path), schema, shard_bytes, append or overwrite, on_error, vocab_size, facts, lineage, storage_options
+        )
     folder = Path(path)
     place.make_folder(folder)
     place.sweep(folder)
@@ -228,6 +235,26 @@ def create_records(  # noqa: PLR0917
         "files": {"shard_bytes": to_bytes(shard_bytes), "facts": tuple(facts), "vocab_size": vocab_size, "sync": sync},
     }
     return RecordsWriter(folder, base=base, replace=overwrite, lineage=about, on_error=on_error, options=options)
+
+
+def _far(  # noqa: PLR0917
+    url: str,
+    schema: Mapping[str, Any] | None,
+    shard_bytes: int | str,
+    changes: bool,
+    on_error: str,
+    vocab_size: int | None,
+    facts: Sequence[str],
+    lineage: Mapping[str, Any] | None,
+    storage_options: Mapping[str, Any] | None,
+) -> RecordsWriter:
+    from thalweg.store.records.far import FarWriter  # noqa: PLC0415  (asks for fsspec)
+
+    if changes:
+        raise ConfigError("a set behind a URL is written once", where=url, fix="append and overwrite need a directory")
+    about = dict(lineage or {}) | ({} if vocab_size is None else {"vocab_size": vocab_size})
+    files = {"shard_bytes": to_bytes(shard_bytes), "facts": tuple(facts), "vocab_size": vocab_size, "sync": False}
+    return FarWriter(url, {"schema": schema, "files": files}, storage_options or {}, lineage=about, on_error=on_error)
 
 
 def _agreed(base: Manifest, about: dict[str, Any], folder: Path) -> dict[str, Any]:
