@@ -267,3 +267,66 @@ def test_maps_set_columns_keep_the_others_and_refuse_undeclared_ones():  # E25
         first(source.map(lambda a: {"b": a}, input_columns="a"))
     with pytest.raises(ValueError, match="the function gave int"):
         first(source.map(lambda s: 3))
+
+
+def slowly(sample, info):
+    """Half of the samples come back late, with random numbers of their own."""
+    waited = sum(range(int(sample["id"]) % 5 * 2000))
+    return {"input_ids": sample["input_ids"] + int(info.rng.integers(100)) + waited * 0}
+
+
+@pytest.mark.parametrize(
+    "how", [{"workers": 0}, {"mode": "threads", "workers": 3}, {"mode": "processes", "workers": 2}, {"mode": "auto"}]
+)
+def test_workers_and_modes_change_nothing(how):  # K49 E14
+    rows = [{"input_ids": np.full(3, i, np.int32), "id": str(i)} for i in range(60)]
+    feed = tw.from_dataset(rows, id="id").map(slowly, with_info=True, length="same", **how).shuffle().batch(4)
+    inline = tw.from_dataset(rows, id="id").map(slowly, with_info=True, length="same").shuffle().batch(4)
+
+    def values(one, **more):
+        return [(b.info.ids, b["input_ids"].tolist()) for b in tw.Loader(one, epochs=2, return_tensors="np", **more)]
+
+    assert values(feed) == values(inline, workers=0)
+    loader = tw.Loader(feed, epochs=2, return_tensors="np")
+    iterator = iter(loader)
+    head = [next(iterator).info.ids for _ in range(3)]  # workers are ahead; the state is not
+    resumed = tw.Loader(inline, epochs=2, return_tensors="np", workers=0)
+    resumed.load_state_dict(loader.state_dict())
+    loader.close()
+    assert head + [b.info.ids for b in resumed] == [ids for ids, _ in values(inline, workers=0)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_error_comes_at_its_place_after_all_earlier_batches(workers):
+    rows = [{"input_ids": np.full(3, i, np.int32), "id": str(i)} for i in range(40)]
+
+    def fn(sample):
+        if sample["id"] == "25":
+            raise KeyError("here")
+        return {}
+
+    feed = tw.from_dataset(rows, id="id").map(fn, mode="threads", length="same").batch(4)
+    got = []
+    with pytest.raises(KeyError, match="here") as raised:
+        got.extend(b.info.ids for b in tw.Loader(feed, return_tensors="np", workers=workers))
+    assert len(got) == 6
+    assert any("sample '25'" in note for note in raised.value.__notes__)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_bad_samples_are_put_aside_with_place_and_traceback(tmp_path, workers):
+    rows = [{"input_ids": np.full(3, i, np.int32), "id": str(i)} for i in range(40)]
+
+    def fn(sample):
+        if int(sample["id"]) % 10 == 3:
+            raise ValueError("bad one")
+        return {}
+
+    feed = tw.from_dataset(rows, id="id").map(
+        fn, on_error="quarantine", quarantine=str(tmp_path / "bad"), max_bad=10, length="same", mode="threads"
+    )
+    loader = tw.Loader(feed.batch(4), return_tensors="np", workers=workers)
+    assert sum(float(b.info.weight.sum()) for b in loader) == 36
+    lines = [json.loads(x) for p in (tmp_path / "bad").glob("*.jsonl") for x in p.read_text().splitlines()]
+    assert sorted(x["sample"]["id"] for x in lines) == ["13", "23", "3", "33"]
+    assert all("bad one" in x["error"] and "Traceback" in x["traceback"] and "sample '" in x["place"] for x in lines)

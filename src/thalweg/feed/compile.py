@@ -20,7 +20,7 @@ from thalweg.feed import stages as st
 from thalweg.feed.cuts import LabelsAfterCut, refuse_overlong
 from thalweg.feed.even import batch_packer
 from thalweg.feed.feed import Feed
-from thalweg.feed.mapped import Leaf
+from thalweg.feed.mapped import Leaf, code_of_stage
 from thalweg.feed.passes import cached, kept_by
 from thalweg.feed.source import Source
 from thalweg.feed.views import Part, Union
@@ -313,5 +313,5 @@ def _identify(out: Compiled, mix: st.Mix | None, seed: int, shuffled: Key) -> No
         out.parts["balance"] = [out.balance.by, out.balance.a, out.balance.b]
     if isinstance(out.batch, st.Bucket | st.TokenBudget):
         out.parts["batch"] = str(out.batch)
-    out.loose["map"] = [leaf.code() for leaf in out.leaves] + [str(m) for m in out.row_maps]
+    out.loose["map"] = [leaf.code() for leaf in out.leaves] + [code_of_stage(m) for m in out.row_maps]
     del seed

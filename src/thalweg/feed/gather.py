@@ -15,6 +15,7 @@ from thalweg.core.errors import ConfigError, SampleError
 from thalweg.core.sample import INPUT_IDS, LABELS, LOSS_SPANS, Ragged, Sample
 from thalweg.core.seeds import key64
 from thalweg.feed.mapped import Leaf
+from thalweg.feed.mapread import MapRows, Request, Result
 from thalweg.feed.source import samples_of
 from thalweg.feed.views import merge
 from thalweg.plan.epoch import Block
@@ -73,6 +74,12 @@ class Documents:
         )
 
 
+def request_of(documents: Documents) -> Request:
+    """Say which samples documents need."""
+    epoch = np.broadcast_to(np.asarray(documents.epoch), documents.index.shape)
+    return Request(documents.source, documents.index, epoch)
+
+
 def slice_ragged(rows: Ragged | None, lo: int, hi: int) -> Ragged | None:
     """Give rows lo to hi as views of the same values."""
     if rows is None:
@@ -129,6 +136,7 @@ class Reader:
 
     def __init__(self, leaves: Sequence[Leaf], seed: int, *, as_samples: bool = False) -> None:
         self.leaves, self.seed = list(leaves), seed
+        self.call = MapRows(self.leaves, seed)
         self.by_samples = as_samples or any(leaf.maps or leaf.source.columns is None for leaf in leaves)
         self.columns: list[str] | None = None
         if not self.by_samples:
@@ -173,15 +181,11 @@ class Reader:
         return documents
 
     def _read_samples(self, documents: Documents) -> None:
-        samples: list[Sample | None] = [None] * len(documents.index)
-        epochs = np.broadcast_to(np.asarray(documents.epoch), documents.index.shape)
-        for epoch in np.unique(epochs).tolist():
-            for s, leaf in enumerate(self.leaves):
-                mine = np.flatnonzero((documents.source == s) & (epochs == epoch))
-                if len(mine):
-                    read = leaf.samples(documents.index[mine], epoch, self.seed)
-                    for at, sample in zip(mine.tolist(), read, strict=True):
-                        samples[at] = sample
+        self.fill(documents, self.call(request_of(documents))[0])
+
+    def fill(self, documents: Documents, result: Result) -> None:
+        """Put samples that were read, here or by a worker, into their documents."""
+        samples = self.call.take(result)
         documents.samples = samples
         whole = [s for s in samples if s is not None]
         if whole and all(INPUT_IDS in s for s in whole):

@@ -4,8 +4,12 @@ Decides what becomes of a sample whose function fails: raised with its place nam
 (SEMANTICS 4.3). Knows no batch and no rank.
 """
 
+import json
+import os
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +27,42 @@ from thalweg.feed.source import Source, samples_of
 Ints = NDArray[np.int64]
 
 
+@dataclass(frozen=True)
+class Failed:
+    """A sample whose function failed: stage, index, words for a human, the error, its traceback and the sample."""
+
+    number: int
+    index: int
+    place: str
+    error: str
+    trace: str
+    sample: Sample
+
+
+def code_of_stage(stage: st.Map) -> str:
+    """Digest what a stage makes of samples; how it is run (workers, mode, errors, paths) is free."""
+    words = [
+        stage.batched,
+        stage.with_info,
+        stage.remove_columns,
+        stage.input_columns,
+        stage.output_columns,
+        stage.length,
+    ]
+    return digest([code_of(stage.fn), [str(w) for w in words]])
+
+
+def keep_aside(folder: str, stage: str, failure: Failed) -> None:
+    """Append a failed sample to `<folder>/planned-<pid>.jsonl`, in one write."""
+    path = Path(folder) / f"planned-{os.getpid()}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    line: dict[str, Any] = {"place": failure.place, "stage": stage, "error": failure.error}
+    line["traceback"] = failure.trace[-20_000:]
+    line["sample"] = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in failure.sample.items()}
+    with path.open("ab") as file:
+        file.write(json.dumps(line, default=repr, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
+
+
 @dataclass(eq=False)
 class Leaf:
     """One source of a planned feed.
@@ -35,6 +75,7 @@ class Leaf:
         shuffle: the stage that permutes it, None in order.
         repeats: passes until it is used up.
         tallies: books of each function.
+        failures: what failed, where another keeps the books; None judges the budget here.
     """
 
     name: str
@@ -44,6 +85,7 @@ class Leaf:
     shuffle: st.Shuffle | None = None
     repeats: int = 1
     tallies: dict[int, Tally] = field(default_factory=dict[int, Tally])
+    failures: "list[Failed] | None" = None
 
     @property
     def facts(self) -> Mapping[str, NDArray[Any]]:
@@ -52,7 +94,7 @@ class Leaf:
 
     def code(self) -> list[str]:
         """Digest the code of its functions: what a resume warns about."""
-        return [digest([str(m), code_of(m.fn)]) for m in self.maps]
+        return [code_of_stage(m) for m in self.maps]
 
     def samples(self, indices: Ints, epoch: int, seed: int) -> list[Sample | None]:
         """Read samples through all functions; None where one was dropped or failed under a rule that allows it.
@@ -99,7 +141,7 @@ class Leaf:
                 tally.quarantined += 1
             else:
                 tally.drop("failed")
-            self._budget(stage, tally, error, index)
+            self._failed(number, stage, error, index, sample)
             return None
         if not made:
             tally.drop("dropped by the function")
@@ -107,14 +149,30 @@ class Leaf:
         tally.out += 1
         return made[0]
 
-    def _budget(self, stage: st.Map, tally: Tally, error: Exception, index: int) -> None:
+    def _failed(self, number: int, stage: st.Map, error: Exception, index: int, sample: Sample) -> None:
+        failure = Failed(number, index, self.place(index, stage), repr(error), traceback.format_exc(), sample)
+        if self.failures is not None:
+            self.failures.append(failure)
+            return
+        self.account(failure)
+
+    def account(self, failure: Failed) -> None:
+        """Put a failed sample aside, and hold the stage to its budget.
+
+        Raises:
+            BudgetError: n of m failed, more than the limit.
+        """
+        stage, tally = self.maps[failure.number], self.tallies[failure.number]
+        if stage.on_error == "quarantine" and stage.quarantine is not None:
+            keep_aside(stage.quarantine, str(stage), failure)
         bad = tally.quarantined + tally.dropped["failed"]
         limit = stage.max_bad if isinstance(stage.max_bad, int) else stage.max_bad * max(tally.taken, 100)
         if bad > limit:
             raise BudgetError(
-                f"{bad} of {tally.taken} samples failed, more than max_bad={stage.max_bad} allows; the last: {error!r}",
-                where=self.place(index, stage),
-            ) from error
+                f"{bad} of {tally.taken} samples failed, more than max_bad={stage.max_bad} allows; the last:"
+                f" {failure.error}",
+                where=failure.place,
+            )
 
     def _batched(
         self, number: int, stage: st.Map, samples: Sequence[Sample | None], indices: Ints
@@ -170,7 +228,7 @@ class Leaf:
                 tally.quarantined += 1
             else:
                 tally.drop("failed")
-            self._budget(stage, tally, error, i)
+            self._failed(number, stage, error, i, sample)
             return []
         tally.out += len(made)
         tally.made += max(len(made) - 1, 0)

@@ -4,10 +4,12 @@ Decides nothing. Costs two clock readings a stage and call.
 """
 
 from collections import defaultdict
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class Meters:
@@ -28,6 +30,23 @@ class Meters:
             yield
         finally:
             self.seconds[name] += perf_counter() - start
+
+    def waiting(self, name: str, items: Iterable[T]) -> Iterator[T]:
+        """Give items, adding the seconds that each was waited for."""
+        iterator = iter(items)
+        try:
+            while True:
+                start = perf_counter()
+                try:
+                    item = next(iterator)
+                except StopIteration:
+                    return
+                finally:
+                    self.seconds[name] += perf_counter() - start
+                yield item
+        finally:
+            if isinstance(iterator, Generator):
+                iterator.close()
 
     def add(self, name: str, n: int) -> None:
         """Add to a count."""

@@ -5,7 +5,7 @@ never work made ahead. Which rows a step takes is `plan.steps`; what a batch loo
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -21,9 +21,10 @@ from thalweg.feed import stages as st
 from thalweg.feed.batch import Collator, row_digests
 from thalweg.feed.compile import Compiled
 from thalweg.feed.even import Dealer, Shapes, balanced_order
-from thalweg.feed.gather import Documents, Reader, select
+from thalweg.feed.gather import Documents, Reader, request_of, select
 from thalweg.feed.identity import compare, numbers_of, parts_of, whole, written
 from thalweg.feed.ledger import Ledger
+from thalweg.feed.mapread import read_ahead, words_of
 from thalweg.feed.meters import Meters
 from thalweg.feed.node import RunOptions
 from thalweg.feed.together import can, lay_out_together
@@ -202,6 +203,8 @@ class PlannedNode:
         self._ahead, self._chunk = self._run(), 1
 
     def _drop(self) -> None:
+        if isinstance(self._ahead, Generator):
+            self._ahead.close()  # ends the workers
         self._ahead = None
         self._peeked.clear()
 
@@ -247,8 +250,32 @@ class PlannedNode:
 
     def _run(self) -> Iterator[tuple[Batch, Micro]]:
         """Give all micro-batches of a `for`, read some at a time."""
-        for group in self._groups(self._micros()):
-            yield from self._made(group)
+        groups = self._groups(self._micros())
+        stage = words_of(self.compiled.leaves)
+        if stage is None or self.options.workers == 0:
+            for group in groups:
+                documents = self._selected(group)
+                with self.meters.time("read"):
+                    self.reader.read(documents)
+                yield from self._made(group, documents)
+            return
+        chosen = ((group, self._selected(group)) for group in groups)
+        asked = ((pair, request_of(pair[1])) for pair in chosen)
+        results = read_ahead(
+            asked,
+            self.reader.call,
+            stage,
+            workers=self.options.workers,
+            ahead=self.options.prefetch,
+            stall_after=self.options.stall_after,
+        )
+        for (group, documents), result in self.meters.waiting("map", results):
+            self.reader.fill(documents, result)
+            yield from self._made(group, documents)
+
+    def _selected(self, group: list[Micro]) -> Documents:
+        with self.meters.time("plan"):
+            return select([part for m in group for part in self._blocks(m)])
 
     def _micros(self) -> Iterator[Micro]:
         """Give this rank's micro-batches of a `for`, nothing read yet."""
@@ -289,13 +316,8 @@ class PlannedNode:
     def _blocks(self, micro: Micro) -> list[tuple[Block, int, int]]:
         return [(self.order.block(s.epoch, s.block), s.start, s.stop) for s in micro.spans]
 
-    def _made(self, group: list[Micro]) -> Iterator[tuple[Batch, Micro]]:
-        """Read a group and make its batches."""
-        with self.meters.time("plan"):
-            parts = [self._blocks(m) for m in group]
-            documents = select([p for part in parts for p in part])
-        with self.meters.time("read"):
-            self.reader.read(documents)
+    def _made(self, group: list[Micro], documents: Documents) -> Iterator[tuple[Batch, Micro]]:
+        """Make the batches of a group whose documents are read."""
         with self.meters.time("collate"):
             batches = self._batches(group, documents)
         if self.ledger is not None:

@@ -231,7 +231,7 @@ class Order:
             block = self._kept[key] = self._plan(epoch, number)
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
-        else:
+        elif key in self._kept:  # another thread may just have let it go
             self._kept.move_to_end(key)
         return block
 
