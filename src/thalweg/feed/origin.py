@@ -4,9 +4,11 @@ Decides how an origin is opened at an epoch and a position, and when its own sta
 sub-streams and no order.
 """
 
+import contextlib
 import inspect
 import json
 import warnings
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Protocol
@@ -41,6 +43,9 @@ def plain(value: Any) -> dict[str, Any]:
     if isinstance(value, dict):
         return value
     return dict(value) if isinstance(value, Mapping) else {"value": value}
+
+
+_read_once: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 class IterableOrigin:
@@ -97,7 +102,7 @@ class IterableOrigin:
             made: Any = self._make(epoch) if self._by_epoch else self._make()
         else:
             made = self._make
-            if hasattr(made, "__next__") and self._started:
+            if hasattr(made, "__next__") and self._spent(made):
                 raise ConfigError(
                     f"this {type(made).__name__} can be read only once, and a second pass is needed",
                     where="from_stream",
@@ -107,6 +112,14 @@ class IterableOrigin:
         if hasattr(made, "set_epoch"):
             made.set_epoch(epoch)
         return made
+
+    def _spent(self, iterator: Any) -> bool:
+        """Say whether an iterator was read before, by any stream; from now on it was."""
+        spent = self._started
+        with contextlib.suppress(TypeError):  # some iterators can't be referred to weakly
+            spent = spent or iterator in _read_once
+            _read_once.add(iterator)
+        return spent
 
     def snapshot(self) -> Any | None:
         """Give the state of what was opened last."""

@@ -282,7 +282,7 @@ def work(port: Port, runner: JobRunner, job: Job | None = None) -> None:
                 port.result(job.first, job.items[:1], [Failure(error)], job.size)
                 break
             spent = getattr(runner, "spent", None) or (perf_counter() - wall, clock() - busy if clock else 0.0)
-            port.pace.append((*spent, len(job.items)))
+            port.pace.append((float(spent[0]), float(spent[1]), len(job.items)))
             if port.running.pop(me, None) is None:
                 given_up = True  # for being late: another worker has this one's place
                 break

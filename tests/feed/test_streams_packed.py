@@ -1,0 +1,242 @@
+"""Promises C20 to C31 on streams, and hub streams under every wrapper."""
+
+import itertools
+import json
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from thalweg.core.errors import ThalwegError
+from thalweg.core.topology import Topology
+from thalweg.feed.loader import FeedLoader
+from thalweg.feed.open import from_stream
+
+
+def docs(lengths):
+    return [{"input_ids": np.full(n, i, np.int32)} for i, n in enumerate(lengths)]
+
+
+def run(feed, rank=0, world=1, **more):
+    loader = FeedLoader(feed, topology=Topology(rank, world), tail="pad", **more)
+    out = list(loader)
+    loader.close()
+    return out
+
+
+def rows(batches):
+    """Documents of each row as (first token, tokens), padding left out."""
+    out = []
+    for b in batches:
+        bounds = np.asarray(b["cu_seq_lens_q"]).tolist()
+        flat = np.asarray(b["input_ids"]).reshape(-1)
+        row = [(int(flat[a]), z - a) for a, z in itertools.pairwise(bounds) if z > a]
+        out.append(row[: sum(len(r) for r in b.info.ids)])
+    return out
+
+
+@given(
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=80),
+    policy=st.sampled_from(["fill", "next_fit", "window_7"]),
+    overlong=st.sampled_from(["drop", "truncate", "split", "alone"]),
+)
+@settings(max_examples=60, deadline=None)
+def test_each_kept_document_is_in_exactly_one_row_and_no_row_is_too_long(lengths, policy, overlong):
+    # C20 C21 C22 C23
+    kept = [n for n in lengths if n <= 16 or overlong != "drop"]
+    if not kept:
+        return
+    feed = from_stream(docs(lengths)).pack(16, policy=policy, overlong=overlong).batch(1)
+    packed = rows(run(feed, workers=0))
+    for row in packed:
+        total = sum(n for _, n in row)
+        assert total <= 16 or (overlong == "alone" and len(row) == 1)
+    seen = {}
+    for i, n in (d for row in packed for d in row):
+        seen.setdefault(i, []).append(n)
+    expected = {
+        i: {"drop": [n], "truncate": [min(n, 16)], "alone": [n]}.get(overlong)
+        or [16] * (n // 16) + ([n % 16] if n % 16 else [])
+        for i, n in enumerate(lengths)
+        if n <= 16 or overlong != "drop"
+    }
+    assert {i: sorted(v) for i, v in seen.items()} == {i: sorted(v) for i, v in expected.items()}
+
+
+def test_a_buffer_that_would_be_too_full_goes_out_and_the_rest_at_the_end():
+    # C20
+    packed = rows(run(from_stream(docs([6, 3, 4, 5, 1])).pack(10, policy="next_fit", overlong="error").batch(1)))
+    assert packed == [[(0, 6), (1, 3)], [(2, 4), (3, 5), (4, 1)]]
+
+
+def test_overlong_documents_are_counted_or_refused_by_name():
+    # C22
+    feed = from_stream(docs([5, 30, 4])).pack(10, overlong="drop").batch(1)
+    loader = FeedLoader(feed, topology=Topology())
+    list(loader)
+    assert loader.stats()["1 pack"]["dropped"] == {"overlong": 1}
+    loader.close()
+    with pytest.raises(ThalwegError, match=r"sample '1' has 30 tokens and rows take 10"):
+        run(from_stream(docs([5, 30, 4])).pack(10, overlong="error").batch(1))
+
+
+def test_memory_does_not_grow_with_the_data_and_the_first_batch_does_not_wait_for_it():
+    # C24 C25 C26
+    def peak(n):
+        read = [0]
+
+        def source():
+            for i in range(n):
+                read[0] = i
+                yield {"input_ids": np.full(50 + i % 50, i % 1000, np.int32)}
+
+        feed = from_stream(source).shuffle(buffer_size=50).pack(512, policy="fill", overlong="drop").batch(2)
+        loader = FeedLoader(feed, topology=Topology(), workers=0)
+        tracemalloc.start()
+        batches = iter(loader)
+        next(batches)
+        first = read[0]
+        for _ in batches:
+            pass
+        top = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        loader.close()
+        return first, top
+
+    small, large = peak(2_000), peak(16_000)
+    assert small[0] == large[0] <= 200
+    assert large[1] < small[1] + 500_000  # the data grew by 4.2 MB; rows wait for the collector
+
+
+def test_packing_differs_from_epoch_to_epoch_and_is_the_same_again():
+    # C27
+    feed = (
+        from_stream(docs([1 + i % 9 for i in range(90)])).shuffle(3, buffer_size=30).pack(16, overlong="drop").batch(1)
+    )
+
+    def epochs():
+        loader = FeedLoader(feed, topology=Topology())
+        out = [rows(loader) for _ in range(2)]
+        loader.close()
+        return out
+
+    one, two = epochs(), epochs()
+    assert one == two
+    assert one[0] != one[1]
+
+
+def test_a_stream_has_no_length_and_says_why():
+    # C28
+    loader = FeedLoader(from_stream(docs([3] * 9)).batch(1), topology=Topology())
+    with pytest.raises(TypeError, match="a stream has no length"):
+        len(loader)
+    assert (
+        len(list(FeedLoader(from_stream(docs([3] * 9)).batch(1), topology=Topology(), epochs=None, max_steps=30))) == 30
+    )
+
+
+@pytest.mark.parametrize("by", ["sample", "file"])
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_hub_streams_are_divided_without_loss_by_sample_and_by_file(by, world):
+    # C31 A35
+    datasets = pytest.importorskip("datasets")
+    stream = datasets.Dataset.from_dict({"n": list(range(101))}).to_iterable_dataset(num_shards=8)
+    feed = from_stream(stream, shards=4, shard_by=by).batch(1, collate="raw")
+    parts = [[b["samples"][0]["n"] for b in run(feed, r, world)] for r in range(world)]
+    assert sorted(n for p in parts for n in p) == list(range(101))
+    if by == "sample":
+        assert parts == [[i for i in range(101) if i % world == r] for r in range(world)]
+
+
+@pytest.mark.parametrize("block", [1, 7, 1000, 10_000])
+@pytest.mark.parametrize("by", ["sample", "file"])
+def test_a_hub_stream_resumes_at_the_next_row_whatever_it_reads_at_once(block, by, tmp_path):
+    # K28 A51: 5,000 rows, filter, one to two, batches of 8; also between the two outputs of one input
+    datasets = pytest.importorskip("datasets")
+    pq = pytest.importorskip("pyarrow.parquet")
+    import pyarrow as pa
+
+    pq.write_table(pa.table({"n": list(range(5000))}), tmp_path / "a.parquet", row_group_size=block)
+    stream = datasets.load_dataset(
+        "parquet", data_files=str(tmp_path / "a.parquet"), split="train", streaming=True, cache_dir=str(tmp_path)
+    ).map(lambda s: {"m": -s["n"]})
+    calls = []
+
+    def twice(s):
+        calls.append(s["n"])
+        return [{"n": s["n"], "k": k} for k in range(2)]
+
+    def make():
+        feed = from_stream(stream, shards=1, shard_by=by).filter(lambda s: s["n"] % 3 != 0)
+        return FeedLoader(
+            feed.map(twice, mode="threads", workers=4).batch(3, collate="raw"), topology=Topology(), tail="pad"
+        )
+
+    whole = [(n, k) for n in range(5000) if n % 3 for k in range(2)]
+    loader = make()
+    it = iter(loader)
+    got = [(s["n"], s["k"]) for _ in range(67) for s in next(it)["samples"]]
+    assert got == whole[:201]  # an odd number: the state stands between two outputs
+    state = json.loads(json.dumps(loader.state_dict()))
+    loader.close()
+    calls.clear()
+    again = make()
+    again.load_state_dict(state)
+    it = iter(again)
+    got = [(s["n"], s["k"]) for _ in range(50) for s in next(it)["samples"]]
+    again.close()
+    assert got == whole[201 : 201 + 150]
+    assert min(calls) == whole[200][0]  # nothing before the item under way was mapped again
+
+
+def test_a_source_without_a_state_is_read_again_without_being_mapped_and_says_what_it_costs():
+    # A51
+    calls = []
+
+    def source():
+        for i in range(30_000):
+            yield {"n": i}
+
+    def fn(s):
+        calls.append(s["n"])
+        return s
+
+    feed = from_stream(source).map(fn, mode="threads", workers=2).batch(100, collate="raw")
+    loader = FeedLoader(feed, topology=Topology())
+    it = iter(loader)
+    for _ in range(150):
+        next(it)
+    state = loader.state_dict()
+    loader.close()
+    calls.clear()
+    again = FeedLoader(feed, topology=Topology())
+    again.load_state_dict(state)
+    with pytest.warns(UserWarning, match="15,000 items are read again"):
+        batch = next(iter(again))
+    assert batch["samples"][0]["n"] == 15_000
+    again.close()
+    assert min(calls) == 15_000
+
+
+def test_generators_and_functions_of_the_epoch_are_sources():
+    feed = from_stream(lambda epoch: ({"n": 10 * epoch + i} for i in range(3))).batch(1, collate="raw")
+    loader = FeedLoader(feed, topology=Topology())
+    assert [[b["samples"][0]["n"] for b in loader] for _ in range(3)] == [[0, 1, 2], [10, 11, 12], [20, 21, 22]]
+    loader.close()
+    once = FeedLoader(from_stream({"n": i} for i in range(3)).batch(1, collate="raw"), topology=Topology())
+    assert len(list(once)) == 3
+    with pytest.raises(ThalwegError, match="can be read only once"):
+        list(once)
+    once.close()
+
+
+def test_take_skip_and_split_work_on_streams():
+    data = [{"n": i} for i in range(100)]
+    feed = from_stream(data, shards=2).skip(10).take(30).batch(1, collate="raw")
+    assert sorted(b["samples"][0]["n"] for b in run(feed)) == list(range(10, 40))
+    parts = from_stream(data).split({"train": 0.8, "val": 0.2})
+    sides = [[b["samples"][0]["n"] for b in run(p.batch(1, collate="raw"))] for p in parts.values()]
+    assert sorted(sides[0] + sides[1]) == list(range(100))
+    assert 5 < len(sides[1]) < 40
