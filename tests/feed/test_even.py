@@ -125,7 +125,7 @@ def assert_batches_continue(feed, layouts):
     assert got == batches(next(want) for _ in got)
 
 
-# E19 E49
+# E19 E49 C40
 def test_buckets_save_padding_and_have_few_shapes():
     lengths = spread(3000)
     feed = source(lengths).shuffle().bucket([16, 64, 128, 400], [32, 16, 8, 4, 1], pad_to="boundary")
@@ -156,3 +156,20 @@ def test_a_padded_batch_has_weight_zero_on_its_filler():
     assert sorted(float(b.info.weight.sum()) for b in made) == [1.0, 1.0, 2.0]
     assert all(b["input_ids"].shape[0] == 2 for b in made)
     assert all(int((b["labels"] != -100).sum()) == b.info.num_label_tokens == b.info.step_label_tokens for b in made)
+
+
+# C30 E19
+def test_grouping_by_length_saves_padding_and_continues_anywhere():
+    lengths = spread(2000)
+    plain = source(lengths).shuffle()
+    shares = {}
+    for name, feed in (("in order", plain), ("grouped", plain.group_by_length())):
+        ranks = [list(loader(feed.batch(8), tw.Topology(r, 2))) for r in range(2)]
+        computed = sum(b["input_ids"].size for rank in ranks for b in rank)
+        shares[name] = 1 - sum(b.info.num_tokens for rank in ranks for b in rank) / computed
+        ids = [i for rank in ranks for b in rank for r in b.info.ids for i in r]
+        assert len(ids) == len(set(ids)) == 2000
+    assert shares["grouped"] < 0.2
+    assert shares["in order"] > 0.5
+    feed = plain.balance("tokens", window=64, run=8).batch(2)
+    assert_continues_anywhere(lambda t, a: loader(feed, t, a, epochs=None), [Leg(5, 2, 2), Leg(7, 3), Leg(4, 1, 4)])

@@ -210,6 +210,14 @@ class Feed:
         """Bring rows of like cost into the same step, in windows sorted by cost (a*n + b*n^2, summed by document)."""
         return self._then(st.Balance(by, window, run, a, b))
 
+    def group_by_length(self, *, window: int | None = None) -> "Feed":
+        """Bring samples of like length into the same step, so that padded batches waste little: balance by tokens.
+
+        Args:
+            window: rows sorted together, a multiple of a step's rows; None: 32 steps of the first start.
+        """
+        return self.balance("tokens", window=window)
+
     def batch(
         self,
         size: int,
