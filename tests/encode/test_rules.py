@@ -109,6 +109,36 @@ def test_a_preference_pair_is_one_sample_with_both_answers(qwen, trained, record
         assert made["rejected_labels"].shape == made["rejected_input_ids"].shape
 
 
+# B22
+def test_tools_are_the_template_s_or_text_or_refused_but_never_lost(qwen, trained, records):
+    call = {"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
+    messages = [
+        Q,
+        {**A, "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "3"},
+        {**A, "content": "3."},
+    ]
+    record = {"messages": messages, "tools": [{"name": "add", "parameters": {}}], "id": "t"}
+    said = ['<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call><|im_end|>', "3.<|im_end|>"]
+    assert trained(ChatEncoder(qwen)(record)) == said
+    bare = (
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+    )
+    (refused,) = ChatEncoder(qwen, chat_template=bare).encode_batch([record])
+    assert refused.reason == "tools not in the template"
+    assert "record t" in str(refused)
+    text = ChatEncoder(qwen, chat_template=bare, tool_format="qwen")
+    sample = text(record)
+    assert trained(sample) == said
+    assert "<tools>" in qwen.decode(sample["input_ids"])
+    with pytest.raises(ConfigError, match="did you mean 'qwen'"):
+        ChatEncoder(qwen, tool_format="qwn")
+    for row in records("glaive_toolcall_en_demo.json")[:40]:
+        answers = sum(m["from"] in {"gpt", "function_call"} for m in row["conversations"])
+        assert len(trained(text(row))) == len(trained(_encoder(qwen)(row))) == answers
+
+
 # B13
 def test_named_families_write_their_own_places_of_media(qwen):
     for name, place in [("qwen2_omni", "<|IMAGE|>"), ("qwen3_omni", "<|audio_pad|>"), ("qwen3_vl", "<|image_pad|>")]:

@@ -49,6 +49,8 @@ class ChatEncoder:
             the tokenizer's own.
         template_variables: what the template may read further, such as {"date_string": "26 Jul 2024"}.
         split_special_tokens: True (default): what looks like a special token in a message stays text.
+        tool_format: None: tools, calls and results as the template writes them (one that drops them is refused);
+            "qwen": as text in ordinary turns.
         backend: "auto" (fastest that proves equal on the first texts), "tokenizers", "fastokens" or "python".
 
     Attributes:
@@ -76,6 +78,7 @@ class ChatEncoder:
         chat_template: str | None = None,
         template_variables: Mapping[str, Any] | None = None,
         split_special_tokens: bool = True,
+        tool_format: str | None = None,
         backend: str = "auto",
     ) -> None:
         self._arguments = {k: v for k, v in locals().items() if k not in {"self", "__class__"}}
@@ -89,6 +92,7 @@ class ChatEncoder:
             chat_template=chat_template,
             variables=template_variables,
             split_special_tokens=split_special_tokens,
+            tool_format=tool_format,
         )
         areas = limits or Limits()
         if image_max_pixels is not None:

@@ -17,10 +17,14 @@ from thalweg.encode.guard import Guard, moved, whole
 from thalweg.encode.qwen import chatml_template
 from thalweg.encode.template import Template, TemplateRefusal, unmark
 from thalweg.encode.tokens import Vocabulary
+from thalweg.encode.tools import as_text, check_format
 from thalweg.encode.turns import Turns
 
 TRAIN_ON = ("assistant", "last", "all")
-_TOOLS = {"reason": "tools not in the template", "fix": "use a template with tools (chat_template=...)"}
+_TOOLS = {
+    "reason": "tools not in the template",
+    "fix": 'use a template with tools (chat_template=...), or tool_format="qwen" to write them as text',
+}
 
 
 @dataclass(slots=True)
@@ -51,6 +55,7 @@ class Drawer:
         enable_thinking: None leaves thoughts, True asks for them, False takes them out.
         chat_template: jinja text, path of a file, or None for the tokenizer's own.
         variables: what the template may read further.
+        tool_format: None leaves tools to the template; "qwen" writes them as text.
         split_special_tokens: keep what looks like a special token in a message as text.
 
     Raises:
@@ -66,7 +71,10 @@ class Drawer:
         chat_template: str | None,
         variables: Mapping[str, Any] | None,
         split_special_tokens: bool,
+        tool_format: str | None = None,
     ) -> None:
+        check_format(tool_format)
+        self.tool_format = tool_format
         if train_on not in TRAIN_ON:
             raise ConfigError(f"unknown train_on {train_on!r}", where="train_on=", fix=nearest(train_on, TRAIN_ON))
         self.train_on, self.enable_thinking, self.keeps_text = train_on, enable_thinking, split_special_tokens
@@ -85,6 +93,8 @@ class Drawer:
         Raises:
             EncodeError: the template refuses it, loses part of it, or does not show whose words are whose.
         """
+        if self.tool_format is not None:
+            conversation = as_text(conversation)
         messages, tools = conversation.messages, conversation.tools
         media: list[tuple[str, Any]] = []
         value: Any

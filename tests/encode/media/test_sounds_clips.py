@@ -125,3 +125,19 @@ def test_patches_of_a_frame_are_those_of_the_image_processor(image_processor):
     ours, grid = patches(np.asarray(image)[None], image_processor)
     assert theirs["image_grid_thw"].tolist() == [list(grid)]
     assert np.abs(theirs["pixel_values"] - ours).max() < 1e-6
+
+
+# B7 B8
+def test_the_area_of_each_frame_is_kept_within_its_limits(image_processor, media_files):
+    folder = Folder(str(media_files))
+    tokens = [
+        Media(image_processor, folder=folder, limits=limits).measure("video", "clip.mp4").tokens
+        for limits in (
+            Limits(video_max_pixels=3136),
+            Limits(),
+            Limits(video_min_pixels=12_000),
+            Limits(video_min_pixels=0),
+        )
+    ]
+    assert tokens[0] < tokens[1] < tokens[2]
+    assert tokens[3] == tokens[1]
