@@ -108,7 +108,14 @@ def trl(batch: int | None) -> Any:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        scope: dict[str, Any] = {"pa": pa, "pc": pc, "np": np, "defaultdict": defaultdict, "deque": deque}
+        scope: dict[str, Any] = {
+            "pa": pa,
+            "pyarrow": pa,
+            "pc": pc,
+            "np": np,
+            "defaultdict": defaultdict,
+            "deque": deque,
+        }
         names = ["_SegmentTree", "_pack_bfd", "_check_if_columns_can_be_packed"]
         pack = out_of("trl", "trl/data_utils.py", names, scope | {"Literal": Literal})["_pack_bfd"]
         lengths = np.array(lengths_of(folder))
