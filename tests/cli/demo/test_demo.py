@@ -51,6 +51,14 @@ def test_help_of_the_demo_says_what_it_does_and_where_it_writes():
     assert "--smoke" in text
 
 
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    result = CliRunner().invoke(cli, ["demo", "--smoke", "--keep", str(tmp_path / "file" / "below")])
+    assert result.exit_code == 1
+    assert "no place to work" in result.stderr
+    assert "--keep DIR" in result.stderr
+
+
 def outcome(**changes):
     proof = Proof(steps=40, segments=300, losses=[10.0] * 20 + [8.0] * 20)
     seen = [Seen(0, 0, 0, 1.0, 900, 1000, 0.9, 1.0, (), first=True), Seen(1, 0, 0, 1.0, 990, 1000, 0.1, 1.0, ())]

