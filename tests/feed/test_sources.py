@@ -330,3 +330,27 @@ def test_bad_samples_are_put_aside_with_place_and_traceback(tmp_path, workers):
     lines = [json.loads(x) for p in (tmp_path / "bad").glob("*.jsonl") for x in p.read_text().splitlines()]
     assert sorted(x["sample"]["id"] for x in lines) == ["13", "23", "3", "33"]
     assert all("bad one" in x["error"] and "Traceback" in x["traceback"] and "sample '" in x["place"] for x in lines)
+
+
+@pytest.mark.parametrize("pad", ["right", "none"])
+def test_a_map_behind_pack_sees_rows_and_keeps_their_length(pad):
+    rows = [{"input_ids": np.full(5, i + 1, np.int32), "id": str(i)} for i in range(20)]
+    packed = tw.from_dataset(rows, id="id").shuffle().pack(16, overlong="drop")
+
+    def mask_first(row):
+        labels = row["labels"]
+        labels[: len(labels) // 2] = -100
+        return {"labels": labels, "input_ids": row["input_ids"] + 1}
+
+    plain = list(tw.Loader(packed.batch(2, pad=pad), return_tensors="np", tail="pad"))
+    mapped = list(tw.Loader(packed.map(mask_first).batch(2, pad=pad), return_tensors="np", tail="pad"))
+    for a, b in zip(plain, mapped, strict=True):
+        assert a.info.ids == b.info.ids
+        real = a["input_ids"] > 0
+        assert np.array_equal(b["input_ids"][real], a["input_ids"][real] + 1)
+        assert b.info.num_label_tokens == int((b["labels"] != -100).sum()) < a.info.num_label_tokens
+    assert packed.map(mask_first).peek()[0]["labels"][0] == -100
+    with pytest.raises(ValueError, match="keeps lengths"):
+        list(tw.Loader(packed.map(lambda r: {"labels": r["labels"][:2]}).batch(2)))
+    with pytest.raises(ConfigError, match="behind pack"):
+        packed.map(mask_first, with_info=True)

@@ -19,6 +19,7 @@ from thalweg.core.sample import INPUT_IDS, LABELS, Ragged, Sample
 from thalweg.encode.collate import DIALECTS
 from thalweg.feed import stages as st
 from thalweg.feed.gather import PROVENANCE, Documents, Reader
+from thalweg.feed.rowmap import map_rows
 from thalweg.plan.rows import Pad, RowArrays, lay_out
 
 Names = Callable[[], tuple[list[list[str]], list[list[str]]]]
@@ -59,9 +60,18 @@ class Collator:
         pack: the packing stage; None where a row is a sample.
         reader: names samples.
         lineage: of the data: pad_id.
+        row_maps: functions on packed rows.
     """
 
-    def __init__(self, batch: Any, pack: st.Pack | None, reader: Reader, lineage: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        batch: Any,
+        pack: st.Pack | None,
+        reader: Reader,
+        lineage: Mapping[str, Any],
+        row_maps: Sequence[st.Map] = (),
+    ) -> None:
+        self.row_maps = list(row_maps)
         self.stage = batch if batch is not None else st.Batch(1)
         self.pack, self.reader = pack, reader
         self.dialect = None if callable(self.stage.collate) else DIALECTS.get(self.stage.collate)
@@ -86,7 +96,7 @@ class Collator:
         offsets = documents.offsets
         if filler:
             offsets = np.append(offsets, np.full(filler, offsets[-1]))
-        return lay_out(
+        rows = lay_out(
             documents.tokens,
             offsets,
             spans=documents.spans,
@@ -99,6 +109,9 @@ class Collator:
             align=1 if self.pack is None else self.pack.align,
             max_docs=None if self.pack is None else self.pack.max_docs,
         )
+        if self.row_maps:
+            map_rows(self.row_maps, rows)
+        return rows
 
     def width(self, documents: Documents) -> int | None:
         """Give the width of rows: pad_to, else the capacity where packed (more for a document alone), else None."""

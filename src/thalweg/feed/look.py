@@ -76,7 +76,7 @@ def _items(feed: Feed, start: int) -> Iterator[Any]:
         yield from _batches(compiled, start)
         return
     reader = Reader(compiled.leaves, 0, as_samples=compiled.pack is None)
-    collator = Collator(st.Batch(1), compiled.pack, reader, {})
+    collator = Collator(st.Batch(1), compiled.pack, reader, {}, compiled.row_maps)
     row, found = start, False
     for block in range(compiled.order.num_blocks(0)):
         rows = compiled.order.num_rows(0, block)

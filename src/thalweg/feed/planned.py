@@ -67,7 +67,7 @@ class PlannedNode:
         raw = not isinstance(stage.collate, str) or stage.collate == "raw"
         self.reader = Reader(compiled.leaves, options.seed, as_samples=raw and compiled.pack is None)
         lineage = compiled.leaves[0].source.lineage if compiled.leaves else {}
-        self.collator = Collator(stage, compiled.pack, self.reader, lineage)
+        self.collator = Collator(stage, compiled.pack, self.reader, lineage, compiled.row_maps)
         self.micro = stage.size if isinstance(stage, st.Batch) else 1
         self.size = options.topology.dp_size * self.micro * options.accumulation
         self._arrange()

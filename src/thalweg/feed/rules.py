@@ -139,6 +139,12 @@ def _check_map(stage: Any, before: Sequence[Stage]) -> None:
     _one_of(stage.on_error, "on_error", ("raise", "skip", "quarantine"), stage)
     if stage.length is not None:
         _one_of(stage.length, "length", ("same",), stage)
+    if any(isinstance(s, Pack) for s in before) and (stage.with_info or stage.batched):
+        raise ConfigError(
+            "a map behind pack sees one row of several samples: it has no info of one, and no batches",
+            where=str(stage),
+            fix="put it before pack; with other lengths, .cache() behind it",
+        )
     known = known_columns(before)
     given, made = names(stage.input_columns), names(stage.output_columns)
     if known is None:

@@ -22,6 +22,8 @@ def can(collator: Collator, documents: Documents) -> bool:
     """Say whether several micro-batches can be laid out together."""
     if collator.dialect is None or documents.tokens is None or documents.samples is not None:
         return False
+    if collator.row_maps:
+        return False
     pack = collator.pack
     if pack is not None and (pack.align != 1 or pack.max_docs is not None or pack.overlong == "alone"):
         return False
