@@ -1,5 +1,6 @@
 """Promises of the ordered map over threads."""
 
+import contextlib
 import gc
 import threading
 import weakref
@@ -100,6 +101,23 @@ def test_a_slow_first_item_holds_reading_at_the_bound(chunk):
     consumer.join(20)
     assert got == list(range(20))
     m.close()
+
+
+@pytest.mark.parametrize("chunk", [1, None])
+def test_no_more_than_the_bound_is_read_at_any_hand_over(chunk):
+    # A24: not only while the first is slow
+    read, taken = [], 0
+
+    def source():
+        for i in range(300):
+            read.append(i)
+            yield i
+
+    with contextlib.closing(OrderedMap(source(), lambda i: [i], workers=3, ahead=8, chunk=chunk)) as m:
+        for _ in m:
+            assert len(read) <= taken + 8 + 1  # the one handed over gives its place back when the next is asked for
+            taken += 1
+    assert taken == 300
 
 
 @settings(max_examples=40, deadline=None)

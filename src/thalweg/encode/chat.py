@@ -83,6 +83,8 @@ class ChatEncoder:
     ) -> None:
         self._arguments = {k: v for k, v in locals().items() if k not in {"self", "__class__"}}
         self.tokenizer = shared_tokenizer(tokenizer_or_path)
+        if max_length is not None and max_length < 1:
+            raise ConfigError(f"max_length={max_length} leaves no room for a token", fix="give a larger one, or None")
         self.columns, self.max_length = columns, max_length
         self.vocabulary = Vocabulary.of(self.tokenizer)
         self.drawer = Drawer(

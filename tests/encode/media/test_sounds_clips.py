@@ -52,7 +52,7 @@ def test_an_empty_or_broken_sound_is_refused(tmp_path, feature_extractor):
         assert caught.value.reason == reason
 
 
-# B9 B10
+# B9 B10 K24
 @given(
     frames=st.integers(1, 5000),
     fps=st.floats(0.5, 120),
