@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg.core.errors import ConfigError
 from thalweg.core.sample import Sample
 from thalweg.encode.backend import Backend, choose, reference
 from thalweg.encode.conversation import Conversation
