@@ -4,14 +4,14 @@ Decides which rows of a step a rank takes where rows cost differently, and how w
 are where batches differ in shape. The arithmetic is that of `plan.balance` and `plan.batch`. Reads nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.core.errors import ConfigError
+from thalweg.core.errors import ConfigError, StateError
 from thalweg.feed import stages as st
 from thalweg.plan import batch as by_length
 from thalweg.plan.balance import WINDOW_RUNS, Cost, Costs, deal, straggler
@@ -122,6 +122,22 @@ def balanced_order(
         return cost.rows(row_lengths(block, order.lengths), block.offsets)
 
     return BalancedOrder(order, of, window=wanted, run=r, carry=carry, key=key)
+
+
+def fixed(state: Mapping[str, Any], stage: st.Balance | None) -> tuple[int, int]:
+    """Give run and window of a state: both were fixed at the first start.
+
+    Raises:
+        StateError: the feed says others.
+    """
+    was = {"run": int(state["run"]), "window": int(state["window"])}
+    for word, value in was.items():
+        now = getattr(stage, word, None)
+        if now is not None and now != value:
+            raise StateError(
+                f"the run began with balance({word}={value}) and goes on with {word}={now}", fix=f"say {word}={value}"
+            )
+    return was["run"], was["window"]
 
 
 class Dealer:

@@ -20,7 +20,7 @@ from thalweg.core.state import State
 from thalweg.feed import stages as st
 from thalweg.feed.batch import Collator, row_digests
 from thalweg.feed.compile import Compiled
-from thalweg.feed.even import Dealer, Shapes, balanced_order
+from thalweg.feed.even import Dealer, Shapes, balanced_order, fixed
 from thalweg.feed.gather import Documents, Reader, request_of, select
 from thalweg.feed.identity import compare, numbers_of, parts_of, whole, written
 from thalweg.feed.ledger import Ledger
@@ -160,15 +160,8 @@ class PlannedNode:
                 fix=f"Loader(tail={state['tail']!r})",
             )
         if self.even is not None:
-            given = self.compiled.balance
-            for word, was in (("run", int(state["run"])), ("window", int(state["window"]))):
-                now = getattr(given, word, None)
-                if now is not None and now != was:
-                    raise StateError(
-                        f"the run began with balance({word}={was}) and goes on with {word}={now}",
-                        fix=f"say {word}={was}",
-                    )
-            self._arrange(int(state["run"]), int(state["window"]))
+            numbers_of(state, ("run", "window"))
+            self._arrange(*fixed(state, self.compiled.balance))
         index = int(state["row_in_epoch"])
         base = int(state["rows_before"]) - index if self.options.tail == "carry" else 0
         self._place = Place(int(state["epoch"]), int(state["block"]), int(state["row"]), index, base)
