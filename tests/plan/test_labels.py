@@ -41,6 +41,9 @@ def test_labels_are_the_token_in_the_loss_and_ignored_elsewhere(made):
         assert out.tolist() == want.tolist()
     assert got.dtype == np.int64
     assert lab.count_labels(spans, docs.lengths).sum() == (got != -100).sum()
+    everything = lab.labels_from_spans(docs.values, docs.offsets, None)
+    for tokens, out in zip(docs, Ragged(everything, docs.offsets), strict=True):
+        assert out.tolist() == [-100, *tokens[1:].tolist()][: len(tokens)]
 
 
 @given(documents())

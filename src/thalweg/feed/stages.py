@@ -35,9 +35,9 @@ def describe(value: Any) -> str:
     """Name a setting: functions by their qualified name, long values by their size."""
     if callable(value) and hasattr(value, "__qualname__"):
         return f"{getattr(value, '__module__', '')}.{value.__qualname__}".removeprefix("__main__.")
-    if callable(value) and type(value).__repr__ is object.__repr__:
-        return type(value).__qualname__  # without its address, which says nothing and changes
     text = repr(value)
+    if callable(value) and " at 0x" in text:
+        return type(value).__qualname__  # without its address, which says nothing and changes
     return text if len(text) <= 60 else f"{type(value).__name__}({text[:40]}...)"
 
 
