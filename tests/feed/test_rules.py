@@ -105,3 +105,10 @@ def test_sources_that_are_none_are_refused():
         tw.from_stream(3)
     with pytest.raises(ConfigError, match="did you mean 'text'"):
         tw.from_dataset(ROWS, id="txt")
+
+
+def test_a_local_shuffle_says_how_local_it_is_and_is_another_feed():
+    near, free = feed().shuffle(locality=64), feed().shuffle()
+    assert "windows of 1,024" in str(near)
+    assert near.fingerprint != free.fingerprint
+    assert sorted(len(s["input_ids"]) for s in near) == [3, 5, 7]

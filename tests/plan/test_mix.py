@@ -5,7 +5,7 @@ from fractions import Fraction
 from math import log
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thalweg.plan.mix import PHASE, Interleave
@@ -18,6 +18,7 @@ def phases(n, seed):
     return [(seed * 7919 + i * 104729) * 65537 % (1 << PHASE) for i in range(n)]
 
 
+@settings(deadline=None)
 @given(rates, st.integers(0, 99))
 def test_closed_form_is_the_sequential_rule_and_keeps_to_its_share(given_rates, seed):
     mix = Interleave([Fraction(r) for r in given_rates], phases(len(given_rates), seed))
@@ -37,6 +38,7 @@ def test_closed_form_is_the_sequential_rule_and_keeps_to_its_share(given_rates, 
             assert abs(seen[i] - Fraction((p + 1) * r, sum(given_rates))) < 2 + log(live)
 
 
+@settings(deadline=None)
 @given(st.one_of(rates.map(lambda r: [Fraction(x) for x in r]), huge), st.integers(0, 10**12), st.integers(0, 9))
 def test_a_span_is_its_positions_one_by_one_at_any_place(given_rates, start, seed):
     mix = Interleave(given_rates, phases(len(given_rates), seed))
@@ -56,6 +58,7 @@ def test_a_long_span_beyond_64_bit_arithmetic_is_exact():
         assert mix.at(start + int(i)) == (source[i], draw[i])
 
 
+@settings(deadline=None)
 @given(rates, st.integers(0, 99), st.lists(st.integers(0, 40), min_size=12, max_size=12), st.booleans())
 def test_the_end_is_the_first_position_where_the_test_holds(given_rates, seed, need, every):
     mix = Interleave([Fraction(r) for r in given_rates], phases(len(given_rates), seed))

@@ -89,6 +89,7 @@ def test_expected_tokens_place_a_breakpoint():
     assert first.length == 20  # 15 of a (mean 3) and 5 of b: 4.5 tokens a draw
 
 
+@settings(deadline=None)
 @given(st.integers(1, 5))
 def test_a_repeated_source_is_used_up_after_all_its_passes(times):
     schedule = Schedule(["a", "b"], [4, 1000], entries=[(0, (Fraction(1), Fraction(1)))], repeats=[times, 1])

@@ -75,6 +75,7 @@ def test_legs_on_changing_layouts_equal_the_uninterrupted_order_under_carry(give
     assert got == whole
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 9), max_size=5), layouts, st.sampled_from(TAILS), st.integers(1, 3))
 def test_every_rank_takes_equal_steps_and_rows_are_cut_without_overlap(
     blocks, layout, tail, epochs
@@ -93,6 +94,7 @@ def test_every_rank_takes_equal_steps_and_rows_are_cut_without_overlap(
         assert got == whole
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.integers(0, 9), min_size=1, max_size=5), st.integers(1, 12), st.integers(0, 3), st.sampled_from(TAILS)
 )

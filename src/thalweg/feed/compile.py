@@ -302,7 +302,9 @@ def _identify(out: Compiled, mix: st.Mix | None, seed: int, shuffled: Key) -> No
     """Write down what the order depends on."""
     out.parts["data"] = [[leaf.name, leaf.source.fingerprint, leaf.repeats] for leaf in out.leaves]
     out.parts["kept"] = [t.n for t in out.order.sources]
-    out.parts["seed"] = [repr(t.seed) for t in out.order.sources] + [repr(shuffled)]
+    out.parts["seed"] = [repr(t.seed) + f"/{t.locality}" * bool(t.locality) for t in out.order.sources] + [
+        repr(shuffled)
+    ]
     if mix is not None:
         weights = [[start, [[n, str(w)] for n, w in ws]] for start, ws in mix.schedule]
         out.parts["mix"] = [weights, mix.by, mix.at, mix.on_exhausted, out.order.schedule.phases]

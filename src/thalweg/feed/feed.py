@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from thalweg.core.errors import ConfigError, nearest
 from thalweg.feed import rules
 from thalweg.feed import stages as st
+from thalweg.plan.shuffle import WINDOW
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -311,6 +312,7 @@ class Feed:
         lines = [f"Feed, {kind}"]
         lines += [f"  {i} {stage}" for i, stage in enumerate(self.stages)]
         if kind == rules.PLANNED:
+            lines += [_near(stage) for stage in self.stages if isinstance(stage, st.Shuffle) and stage.locality]
             lines.append(
                 "  elastic: any world size, workers and accumulation continue the same order; resume in constant time"
             )
@@ -320,6 +322,13 @@ class Feed:
         return "\n".join(lines)
 
     __repr__ = __str__
+
+
+def _near(stage: st.Shuffle) -> str:
+    span = WINDOW * (stage.locality or 1)
+    return (
+        f"  shuffle: blocks of {stage.locality:,} permuted, samples mixed within windows of {span:,}, not over all data"
+    )
 
 
 def concat(feeds: Mapping[str, Feed]) -> Feed:

@@ -124,3 +124,79 @@ class Permutation:
         out >>= bits
         out *= size
         out >>= bits
+
+
+WINDOW = 16  # blocks that are mixed with each other in a local permutation
+
+
+class LocalPermutation:
+    """A bijection of range(n) that keeps neighbours near: blocks permuted, then samples within windows of blocks.
+
+    For data that is far away: a window's blocks are read while it lasts, and no others.
+
+    Args:
+        n: size.
+        block: samples of a block, at least 1; a last, shorter block stays last.
+        key: as for `Permutation`.
+
+    `randomness` is the share of the data that a sample may meet within its window: 1.0 is a free permutation.
+    """
+
+    __slots__ = ("_blocks", "_key", "_span", "_tail", "_whole", "_windows", "block", "n")
+
+    def __init__(self, n: int, block: int, *key: Key) -> None:
+        if block < 1:
+            raise ValueError(f"blocks of {block} samples")
+        self.n, self.block, self._key = n, block, key
+        self._whole = n // block * block
+        self._span = WINDOW * block
+        self._blocks = Permutation(n // block, "blocks", *key)
+        self._tail = Permutation(n - self._whole, "tail", *key)
+        self._windows: dict[int, Permutation] = {}
+
+    @property
+    def randomness(self) -> float:
+        """Share of the data in a window."""
+        return min(self._span / self.n, 1.0) if self.n else 1.0
+
+    def _window(self, number: int) -> Permutation:
+        if number not in self._windows:
+            if len(self._windows) > 4:
+                self._windows.clear()
+            size = min(self._span, self._whole - number * self._span)
+            self._windows[number] = Permutation(size, "window", number, *self._key)
+        return self._windows[number]
+
+    def _mixed(self, places: NDArray[np.int64], *, forward: bool) -> NDArray[np.int64]:
+        """Permute places within their windows."""
+        out = np.empty_like(places)
+        numbers = places // self._span
+        for number in np.unique(numbers).tolist():
+            mine = np.flatnonzero(numbers == number)
+            window, start = self._window(number), number * self._span
+            inside = places[mine] - start
+            out[mine] = start + (window(inside) if forward else window.inverse(inside))
+        return out
+
+    def __call__(self, positions: Any) -> NDArray[np.int64]:
+        """Give the values at positions, int64, same shape."""
+        asked = np.asarray(positions, np.int64)
+        flat = asked.reshape(-1)
+        out = np.empty_like(flat)
+        tail = flat >= self._whole
+        out[tail] = self._whole + self._tail(flat[tail] - self._whole)
+        mixed = self._mixed(flat[~tail], forward=True)
+        out[~tail] = self._blocks(mixed // self.block) * self.block + mixed % self.block
+        return out.reshape(asked.shape)
+
+    def inverse(self, values: Any) -> NDArray[np.int64]:
+        """Give the positions of values, int64, same shape."""
+        asked = np.asarray(values, np.int64)
+        flat = asked.reshape(-1)
+        out = np.empty_like(flat)
+        tail = flat >= self._whole
+        out[tail] = self._whole + self._tail.inverse(flat[tail] - self._whole)
+        there = flat[~tail]
+        places = self._blocks.inverse(there // self.block) * self.block + there % self.block
+        out[~tail] = self._mixed(places, forward=False)
+        return out.reshape(asked.shape)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.core.seeds import Key
-from thalweg.plan.shuffle import Permutation
+from thalweg.plan.shuffle import LocalPermutation, Permutation
 
 CACHED = 4  # permutations of source epochs kept a source
 
@@ -39,7 +39,9 @@ class SourceTable:
     seed: Key = None
     repeats: int = 1
     locality: int | None = None
-    _orders: "OrderedDict[int, Permutation]" = field(default_factory=OrderedDict[int, Permutation], repr=False)
+    _orders: "OrderedDict[int, Permutation | LocalPermutation]" = field(
+        default_factory=OrderedDict[int, Permutation | LocalPermutation], repr=False
+    )
     _mean: Fraction | None = field(default=None, repr=False)
 
     @property
@@ -62,13 +64,16 @@ class SourceTable:
             self._mean = Fraction(self.tokens, self.n) if self.n else Fraction(0)
         return self._mean
 
-    def order(self, epoch: int) -> Permutation | None:
+    def order(self, epoch: int) -> Permutation | LocalPermutation | None:
         """Give the permutation of a source epoch; None in order."""
         if self.seed is None:
             return None
         order = self._orders.get(epoch)
         if order is None:
-            order = self._orders[epoch] = Permutation(self.n, self.seed, "shuffle", self.name, epoch)
+            key = (self.seed, "shuffle", self.name, epoch)
+            near = self.locality
+            order = Permutation(self.n, *key) if near is None else LocalPermutation(self.n, near, *key)
+            self._orders[epoch] = order
             while len(self._orders) > CACHED:
                 self._orders.popitem(last=False)
         return order
