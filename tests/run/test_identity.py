@@ -17,7 +17,7 @@ seen = lambda d: len(d.text) > LIMIT; tasks = {tasks}
 ex = LocalPipelineExecutor([read, LambdaFilter(seen), write], tasks=tasks, logging_dir="logs")
 print("a word of the user's own")
 print(ex.run())
-"""
+"""  # noqa: E501  (a user's script)
 
 
 @pytest.fixture
@@ -64,8 +64,8 @@ def test_statistics_print_as_a_table(job):
 
 
 def test_a_file_that_is_no_python_is_told(tmp_path):
-    (tmp_path / "job.yaml").write_text("a: 1")
-    done = CliRunner().invoke(cli, ["run", str(tmp_path / "job.yaml")])
+    (tmp_path / "job.toml").write_text("a: 1")
+    done = CliRunner().invoke(cli, ["run", str(tmp_path / "job.toml")])
     assert "this is no Python file" in done.output
 
 

@@ -31,7 +31,11 @@ def command(target: str, workers: int | None, adopt: bool | None, rerun: bool, q
         launching(quiet=quiet or as_json, workers=workers, adopt=adopt, skip_completed=False if rerun else None),
         own_prints_aside(as_json),
     ):
-        done = run_target(target)
+        try:
+            done = run_target(target)
+        except KeyboardInterrupt as stop:
+            say(str(stop) or "interrupted")
+            raise click.exceptions.Exit(130) from None
     if as_json:
         found: list[dict[str, Any]] = [
             {"logging_dir": str(e.logging_dir), "tasks": e.tasks, "stats": s.to_dict()} for e, s in done

@@ -91,13 +91,22 @@ class LocalPipelineExecutor(PipelineExecutor):
             log.info("%d of %d ranks are complete already", len(mine) - len(ranks), len(mine))
         size = sum(planned.bytes_of_rank[rank] for rank in ranks)
         progress = Progress(len(ranks), size, quiet=LAUNCH.quiet)
+        try:
+            self._work(task, ranks, progress)
+        except KeyboardInterrupt:
+            done = len(task.ledger.marked())
+            raise KeyboardInterrupt(
+                f"interrupted: {done} of {self.tasks} ranks are complete; the same command again runs the rest"
+            ) from None
+        return self.finish(task.ledger)
+
+    def _work(self, task: Task, ranks: list[int], progress: Progress) -> None:
         with progress:
             for outcome in self._outcomes(task, ranks, progress):
                 if outcome.failure:
                     self.failures[outcome.job] = outcome.failure
                     log.error("rank %d failed: %s: %s", outcome.job, outcome.failure.kind, outcome.failure.message)
                 progress.ended(outcome.job, ok=outcome.failure is None)
-        return self.finish(task.ledger)
 
     def _outcomes(self, task: Task, ranks: list[int], progress: Progress) -> Iterator[Outcome]:
         workers = self.tasks if self.workers == -1 else self.workers

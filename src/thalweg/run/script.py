@@ -39,8 +39,8 @@ def run_target(target: str) -> list[tuple[PipelineExecutor, PipelineStats]]:
     """Run what a target names: a script with all its executors, or one executor of a file.
 
     Args:
-        target: "FILE.py", run as a script (executors that it defines and does not run are run after it), or
-            "FILE.py:name", loaded as a module.
+        target: "FILE.yaml"; "FILE.py", run as a script (executors that it defines and does not run are run after
+            it); or "FILE.py:name", loaded as a module.
 
     Returns: each executor that ran, with the statistics of all its ranks.
 
@@ -49,12 +49,15 @@ def run_target(target: str) -> list[tuple[PipelineExecutor, PipelineStats]]:
         ConfigError: the file has no executor, or none of that name.
     """
     path, _, name = target.partition(":") if ".py:" in target else (target, "", "")
-    if Path(path).is_file() and Path(path).suffix != ".py":
-        raise InputError(
-            "this is no Python file", where=path, fix="give a Python file with a pipeline, or file.py:name"
-        )
+    if Path(path).is_file() and Path(path).suffix not in {".py", ".yaml", ".yml"}:
+        raise InputError("this is no Python file, nor YAML", where=path, fix="give FILE.py, FILE.py:name or FILE.yaml")
     if not Path(path).is_file():
         raise InputError("there is no such file", where=path, fix="give a Python file with a pipeline, or file.py:name")
+    if path.endswith((".yaml", ".yml")):
+        from thalweg.run.recipe import load_recipe  # noqa: PLC0415  (only where a file asks for it)
+
+        made = load_recipe(path)
+        return [(made, made.run())]
     if name:
         found = load(path, name)
         return [(found, found.run())]

@@ -10,6 +10,13 @@ _WHERE = {
     "JsonlReader": "readers.jsonl",
     "BaseFilter": "filters.base",
     "ColumnFilter": "filters.column_filter",
+    "GopherQualityFilter": "filters.gopher",
+    "GopherRepetitionFilter": "filters.gopher",
+    "FineWebQualityFilter": "filters.web",
+    "C4QualityFilter": "filters.web",
+    "C4ParagraphFilter": "filters.web",
+    "ParquetReader": "readers.parquet",
+    "ParquetWriter": "writers.parquet",
     "LambdaFilter": "filters.lambda_filter",
     "LengthFilter": "filters.lambda_filter",
     "RegexFilter": "filters.lambda_filter",
@@ -25,14 +32,21 @@ __all__ = [
     "BaseDiskReader",
     "BaseFilter",
     "BaseReader",
+    "C4ParagraphFilter",
+    "C4QualityFilter",
     "ColumnFilter",
     "DiskWriter",
     "EncodeChat",
     "EncodeText",
+    "FineWebQualityFilter",
+    "GopherQualityFilter",
+    "GopherRepetitionFilter",
     "JsonlReader",
     "JsonlWriter",
     "LambdaFilter",
     "LengthFilter",
+    "ParquetReader",
+    "ParquetWriter",
     "PipelineStep",
     "RecordsWriter",
     "RegexFilter",
@@ -43,12 +57,16 @@ if TYPE_CHECKING:
     from thalweg.steps.encode import EncodeChat, EncodeText
     from thalweg.steps.filters.base import BaseFilter
     from thalweg.steps.filters.column_filter import ColumnFilter
+    from thalweg.steps.filters.gopher import GopherQualityFilter, GopherRepetitionFilter
     from thalweg.steps.filters.lambda_filter import LambdaFilter, LengthFilter, RegexFilter, SamplerFilter
+    from thalweg.steps.filters.web import C4ParagraphFilter, C4QualityFilter, FineWebQualityFilter
     from thalweg.steps.readers.base import BaseDiskReader, BaseReader
     from thalweg.steps.readers.jsonl import JsonlReader
+    from thalweg.steps.readers.parquet import ParquetReader
     from thalweg.steps.step import PipelineStep
     from thalweg.steps.writers.base import DiskWriter
     from thalweg.steps.writers.jsonl import JsonlWriter
+    from thalweg.steps.writers.parquet import ParquetWriter
     from thalweg.steps.writers.records import RecordsWriter
 
 

@@ -1,0 +1,162 @@
+"""Parquet out: documents in record batches, snappy by default.
+
+Decides the schema of a file (the given one, or what the first batch shows) and what happens to a value that does not
+fit it: the rank fails and names the field and the document, before anything is visible. Knows no folder or name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from thalweg.core.errors import ConfigError, SampleError, nearest
+from thalweg.steps.readers.json_lines import repair
+from thalweg.steps.writers.base import DiskWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from thalweg.core.document import Document
+    from thalweg.steps.folder import FolderLike
+
+CODECS = ("snappy", "gzip", "brotli", "lz4", "zstd")
+
+
+@dataclass
+class _Open:
+    raw: Any
+    writer: Any = None
+    rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    schema: Any = None
+
+
+class ParquetWriter(DiskWriter):
+    """Writes Parquet.
+
+    Args:
+        compression: "snappy", "zstd", "gzip", "brotli", "lz4" or None.
+        batch_size: documents gathered before they are written.
+        schema: of the output; default: what the first batch shows, all its documents considered.
+        use_content_defined_chunking, write_page_index: as pyarrow.
+        Others: see `DiskWriter`.
+
+    Raises:
+        SampleError: a value or a new field does not fit the schema; field and document are named.
+    """
+
+    name = "Parquet writer"
+    default_output_filename = "${rank}.parquet"
+
+    def __init__(  # noqa: PLR0917
+        self,
+        output_folder: FolderLike,
+        output_filename: str | None = None,
+        compression: str | None = "snappy",
+        adapter: Callable[..., dict[str, Any]] | None = None,
+        batch_size: int = 1000,
+        expand_metadata: bool = False,
+        max_file_size: int | str = -1,
+        schema: Any = None,
+        save_media_bytes: bool = False,
+        use_content_defined_chunking: bool = False,
+        write_page_index: bool = False,
+    ) -> None:
+        super().__init__(output_folder, output_filename, adapter, expand_metadata, max_file_size, save_media_bytes)
+        if compression is not None and compression not in CODECS:
+            raise ConfigError(f"compression={compression!r} is unknown", fix=nearest(compression, CODECS))
+        self.compression, self.batch_size, self.schema = compression, batch_size, schema
+        self.options: dict[str, Any] = {"write_page_index": write_page_index, "compression": compression or "none"}
+        if use_content_defined_chunking:
+            self.options["use_content_defined_chunking"] = True
+
+    def open_file(self, name: str) -> _Open:
+        """Begin a file; its schema is settled with its first batch."""
+        return _Open(self.output_folder.create(name))
+
+    def append(self, file: _Open, documents: list[Document]) -> None:
+        """Gather documents and write whole batches."""
+        file.rows += map(self.adapter, documents)
+        while len(file.rows) >= self.batch_size:
+            rows, file.rows = file.rows[: self.batch_size], file.rows[self.batch_size :]
+            self._write(file, rows)
+
+    def _write(self, file: _Open, rows: list[dict[str, Any]]) -> None:
+        import pyarrow as pa  # noqa: PLC0415  (only where it is used)
+        import pyarrow.parquet as pq  # noqa: PLC0415
+
+        if file.writer is None:
+            file.schema = self.schema or schema_of(rows)
+            file.writer = pq.ParquetWriter(file.raw, file.schema, use_dictionary=False, **self.options)
+        _refuse_new_fields(rows, file.schema)
+        try:
+            batch = pa.RecordBatch.from_pylist(rows, schema=file.schema)
+        except UnicodeEncodeError:
+            self.stat_update("repaired_surrogate")
+            batch = pa.RecordBatch.from_pylist([repair(row) for row in rows], schema=file.schema)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+            raise _misfit(rows, file.schema, error) from error
+        file.writer.write_batch(batch)
+
+    def written(self, file: _Open) -> int:
+        """Count the bytes of an open file so far."""
+        return int(file.raw.tell())
+
+    def finish(self, file: _Open) -> None:
+        """Write what is left and the footer; a file without a row is a file without a column."""
+        try:
+            if file.rows or file.writer is None:
+                self._write(file, file.rows)
+        finally:
+            if file.writer is not None:
+                file.writer.close()
+            file.raw.close()
+
+
+def schema_of(rows: list[dict[str, Any]]) -> Any:
+    """Infer a schema from all rows of a batch, in the order in which their keys come.
+
+    Raises:
+        SampleError: a column holds values of two kinds.
+    """
+    import pyarrow as pa  # noqa: PLC0415
+
+    fields: list[Any] = []
+    for name in dict.fromkeys(key for row in rows for key in row):
+        try:
+            kind = pa.array([repair(row.get(name)) for row in rows]).type
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise SampleError(
+                f"column {name!r} holds values of two kinds: {error}", fix="give schema=, or an adapter that settles it"
+            ) from error
+        fields.append(pa.field(name, pa.string() if pa.types.is_null(kind) else kind))
+    return pa.schema(fields)
+
+
+def _refuse_new_fields(rows: list[dict[str, Any]], schema: Any) -> None:
+    known = set(schema.names)
+    inner = {f.name: {g.name for g in f.type} for f in schema if str(f.type).startswith("struct")}
+    for row in rows:
+        extra = [k for k in row if k not in known]
+        extra += [f"{name}.{k}" for name, keys in inner.items() for k in (row.get(name) or {}) if k not in keys]
+        if extra:
+            raise SampleError(
+                f"field {extra[0]!r} is not in the file's schema, which its first documents settled",
+                where=f"document {row.get('id')!r}",
+                fix="give schema= with all fields, or an adapter that leaves it out",
+            )
+
+
+def _misfit(rows: list[dict[str, Any]], schema: Any, error: Exception) -> SampleError:
+    import pyarrow as pa  # noqa: PLC0415
+
+    for row in rows:
+        for column in schema:
+            try:
+                pa.array([row.get(column.name)], column.type)
+            except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as cause:
+                return SampleError(
+                    f"field {column.name!r} does not fit its type {column.type}: {cause}",
+                    where=f"document {row.get('id')!r}",
+                    fix="give schema=, or an adapter that settles it",
+                )
+    return SampleError(str(error))

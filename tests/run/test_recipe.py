@@ -1,0 +1,69 @@
+"""Pipelines in YAML: the same run as in Python, and unknown words answered with the nearest right one."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from thalweg.cli import cli
+from thalweg.core.errors import ConfigError
+from thalweg.run.recipe import load_recipe
+
+GOOD = """
+pipeline:
+  - JsonlReader: {data_folder: IN}
+  - LambdaFilter: {filter_function: "my_rules:even", on_error: skip}
+  - LengthFilter: {min_length: 3, exclusion_writer: {JsonlWriter: {output_folder: OUT/short}}}
+  - JsonlWriter: {output_folder: OUT/kept, compression: null}
+executor: {LocalPipelineExecutor: {tasks: 3, workers: 1, logging_dir: OUT/log}}
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path, corpus):
+    (tmp_path / "my_rules.py").write_text("def even(doc):\n    return doc.metadata['n'] % 2 == 0\n")
+
+    def write(text):
+        path = tmp_path / "recipe.yaml"
+        path.write_text(text.replace("IN", str(corpus)).replace("OUT", str(tmp_path)))
+        return str(path)
+
+    return write
+
+
+def test_a_file_runs_is_explained_and_is_watched_by_the_commands(recipe, tmp_path):
+    path = recipe(GOOD)
+    told = json.loads(CliRunner().invoke(cli, ["explain", path, "--json"]).stdout)["runs"][0]
+    assert (told["tasks"], told["to_run"], told["inputs"]["0:JsonlReader"]["units"]) == (3, 3, 8)
+    assert not (tmp_path / "kept").exists()
+    done = json.loads(CliRunner().invoke(cli, ["run", path, "--json"]).stdout)["runs"][0]
+    assert done["stats"]["steps"][1]["tally"]["dropped"] == {"filtered": 200}
+    rows = [json.loads(line) for p in (tmp_path / "kept").iterdir() for line in p.read_text().splitlines()]
+    assert len(rows) == 200
+    # D44 D45: what a rerun would do, how far a run is, what its ranks logged
+    told = json.loads(CliRunner().invoke(cli, ["explain", path, "--json"]).stdout)["runs"][0]
+    assert (told["complete"], told["to_run"], told["refused"]) == (3, 0, [])
+    (state,) = json.loads(CliRunner().invoke(cli, ["status", str(tmp_path / "log"), "--json"]).stdout)
+    assert (state["complete"], state["documents"], state["bytes"] == state["size"]) == (3, 400, True)
+    table = CliRunner().invoke(cli, ["stats", str(tmp_path / "log")])
+    assert table.exit_code == 0
+    assert "filtered: 200" in table.stdout
+    logs = json.loads(CliRunner().invoke(cli, ["logs", str(tmp_path / "log"), "--rank", "1", "--json"]).stdout)
+    assert "rank 1 is complete" in logs["1"]
+    assert CliRunner().invoke(cli, ["logs", str(tmp_path / "log"), "--failed"]).stdout == "no rank has failed\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("LengthFilter", "LenghtFilter"), "unknown name 'LenghtFilter'.*did you mean 'LengthFilter'"),
+        (("min_length", "min_lenght"), "takes no 'min_lenght'.*did you mean 'min_length'"),
+        (("executor:", "executer:"), "unknown word 'executer'.*did you mean 'executor'"),
+        (("my_rules:even", "my_rules:evn"), "my_rules has no 'evn'.*did you mean 'even'"),
+        (("tasks: 3", "task: 3"), "takes no 'task'.*did you mean 'tasks'"),
+        (("{min_length: 3,", "[{min_length: 3},"), "not YAML"),
+    ],
+)
+def test_an_unknown_word_is_named_with_the_nearest_right_one(recipe, change, message):
+    with pytest.raises(ConfigError, match=message):
+        load_recipe(recipe(GOOD.replace(*change)))
