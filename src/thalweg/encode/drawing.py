@@ -17,7 +17,7 @@ from thalweg.encode.guard import Guard, moved, whole
 from thalweg.encode.qwen import chatml_template
 from thalweg.encode.template import Template, TemplateRefusal, unmark
 from thalweg.encode.tokens import Vocabulary
-from thalweg.encode.tools import as_text, check_format
+from thalweg.encode.toolcalls import as_text, check_format
 from thalweg.encode.turns import Turns
 
 TRAIN_ON = ("assistant", "last", "all")
