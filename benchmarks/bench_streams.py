@@ -4,8 +4,6 @@ One map over a stream, outputs in the order of the stream: calls that cost nothi
 interpreter's lock and that release it, small and large results from processes, JPEG pictures, a loop bound by training.
 """
 
-import queue
-import threading
 import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping
@@ -13,76 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from harness import Case, Side, Work, main
+from stream_peers import grain, nodes, reference, spdl, torch_loader
+from stream_work import BLOB, CALLS, first, length, running, work
 
 TORCH = "torch==2.13.0"
 NODES = (TORCH, "torchdata==0.11.0", "numpy==2.4.6")
 SPDL = ("spdl==0.8.0", "numpy==2.4.6")
 GRAIN = ("grain==0.2.18",)
 LOADER = (TORCH, "numpy==2.4.6")
-SIZES = {"full": 1.0, "smoke": 0.01}
-
-
-# ---- the work
-
-
-def identity(i: int) -> int:
-    return i
-
-
-BLOB = bytes(6000)
-
-
-def release(i: int) -> int:
-    """About 2 microseconds without the interpreter's lock."""
-    return zlib.crc32(BLOB, i)
-
-
-def wait(i: int) -> int:
-    time.sleep(0.005)
-    return i
-
-
-def python_bound(i: int) -> int:
-    total = i
-    for k in range(600):
-        total += k ^ i
-    return total
-
-
-def small_dict(i: int) -> dict[str, Any]:
-    return {"id": i, "text": "x" * 900, "label": i % 7}
-
-
-def megabyte(i: int) -> Any:
-    import numpy as np
-
-    return np.full(1 << 17, i, np.int64)
-
-
-class Loop:
-    """Runs an iterable to its end and adds up what comes."""
-
-    def __init__(self, make: Callable[[], Iterable[Any]], of: Callable[[Any], int], floor: float = 0.0) -> None:
-        self.make, self.of, self.floor, self.sum = make, of, floor, 0
-
-    def __call__(self) -> Mapping[str, float]:
-        n, total, of = 0, 0, self.of
-        start = time.perf_counter()
-        for out in self.make():
-            n += 1
-            total += of(out)
-        wall = time.perf_counter() - start
-        self.sum = total
-        figures = {"units": float(n), "us an item": wall / n * 1e6}
-        if self.floor:
-            figures["share of the ideal"] = self.floor * n / wall
-        return figures
-
-
-def work(make: Callable[[], Iterable[Any]], of: Callable[[Any], int] = int, floor: float = 0.0) -> Work:
-    loop = Loop(make, of, floor)
-    return Work(loop, content=lambda: loop.sum)
-
 
 # ---- ours
 
@@ -92,7 +28,7 @@ def ours(call: str, workers: int, **more: Any) -> Callable[[Path, Mapping[str, A
         from thalweg.work.budget import ByteBudget
         from thalweg.work.ordered import OrderedMap
 
-        fn = globals()[call]
+        fn = CALLS[call]
 
         def make() -> Iterable[Any]:
             return OrderedMap(
@@ -121,7 +57,7 @@ def ours_processes(call: str, *, copy: bool = False, of: Callable[[Any], int] = 
         from thalweg.work.ordered import OrderedMap
         from thalweg.work.remote import RemoteCalls
 
-        fn = Outputs(globals()[call])
+        fn = Outputs(CALLS[call])
         calls = RemoteCalls(fn, str, True, copy=copy)
         ahead = 64 if call == "megabyte" else 512
         run = OrderedMap(
@@ -132,162 +68,12 @@ def ours_processes(call: str, *, copy: bool = False, of: Callable[[Any], int] = 
     return start
 
 
-def running(outputs: Iterable[Any], of: Callable[[Any], int]) -> Work:
-    """Work on outputs of processes that are already there: starting them is set-up, on all sides."""
-    iterator = iter(outputs)
-    for _ in range(2):
-        next(iterator)
-    return Work(Loop(lambda: iterator, of))
-
-
 def ours_inline(call: str) -> Callable[[Path, Mapping[str, Any]], Work]:
     def start(_folder: Path, size: Mapping[str, Any]) -> Work:
-        fn = globals()[call]
+        fn = CALLS[call]
         return running(map(fn, range(size["items"])), int)
 
     return start
-
-
-# ---- the reference document's algorithm, written for this comparison
-
-
-def reference(call: str, workers: int, **more: Any) -> Callable[[Path, Mapping[str, Any]], Work]:
-    """One producer, a task queue, workers, a result queue, results held by number; waits poll every 0.1 s."""
-
-    def start(_folder: Path, size: Mapping[str, Any]) -> Work:
-        fn = globals()[call]
-
-        def make() -> Iterable[Any]:
-            tasks: queue.Queue[Any] = queue.Queue(workers)
-            results: queue.Queue[Any] = queue.Queue(64)
-            stop = threading.Event()
-
-            def put(where: queue.Queue[Any], value: Any) -> None:
-                while not stop.is_set():
-                    try:
-                        where.put(value, timeout=0.1)
-                    except queue.Full:
-                        continue
-                    return
-
-            def produce() -> None:
-                for number, item in enumerate(range(size["items"])):
-                    put(tasks, (number, item))
-                for _ in range(workers):
-                    put(tasks, None)
-
-            def consume() -> None:
-                while (task := tasks.get()) is not None:
-                    put(results, ("result", task[0], [fn(task[1])]))
-                put(results, ("done", None, None))
-
-            threads = [threading.Thread(target=produce), *(threading.Thread(target=consume) for _ in range(workers))]
-            for thread in threads:
-                thread.start()
-            pending: dict[int, list[Any]] = {}
-            finished = number = 0
-            while finished < workers or pending:
-                kind, index, payload = results.get() if finished < workers else ("done", None, None)
-                if kind == "done":
-                    finished += 1
-                else:
-                    pending[index] = payload
-                while number in pending:
-                    yield from pending.pop(number)
-                    number += 1
-            for thread in threads:
-                thread.join()
-
-        return work(make, **more)
-
-    return start
-
-
-# ---- peers
-
-
-def nodes(call: str, workers: int, method: str = "thread", **more: Any) -> Callable[[Path, Mapping[str, Any]], Work]:
-    def start(_folder: Path, size: Mapping[str, Any]) -> Work:
-        import torchdata.nodes as tn
-
-        fn = globals()[call]
-
-        def make() -> Iterable[Any]:
-            node = tn.IterableWrapper(range(size["items"]))
-            return tn.Loader(tn.ParallelMapper(node, fn, num_workers=workers, in_order=True, method=method))
-
-        return work(make, **more)
-
-    return start
-
-
-def spdl(call: str, workers: int, **more: Any) -> Callable[[Path, Mapping[str, Any]], Work]:
-    def start(_folder: Path, size: Mapping[str, Any]) -> Work:
-        from spdl.pipeline import PipelineBuilder
-
-        fn = globals()[call]
-
-        def make() -> Iterable[Any]:
-            built = (
-                PipelineBuilder().add_source(range(size["items"]))
-                .pipe(fn, concurrency=workers, output_order="input").add_sink(64).build(num_threads=workers + 1)
-            )  # fmt: skip
-            with built.auto_stop():
-                yield from built.get_iterator(timeout=60)
-
-        return work(make, **more)
-
-    return start
-
-
-def grain(call: str, workers: int, **more: Any) -> Callable[[Path, Mapping[str, Any]], Work]:
-    def start(_folder: Path, size: Mapping[str, Any]) -> Work:
-        import grain as g
-
-        fn = globals()[call]
-        options = g.ReadOptions(num_threads=workers, prefetch_buffer_size=64)
-        return work(lambda: g.MapDataset.range(size["items"]).map(fn).to_iter_dataset(options), **more)
-
-    return start
-
-
-def torch_loader(
-    call: str, workers: int = 2, batch: int | None = None, of: Callable[[Any], int] = int, *, started: bool = True
-) -> Any:
-    def start(_folder: Path, size: Mapping[str, Any]) -> Work:
-        from torch.utils.data import DataLoader
-
-        n = size["items"]
-
-        def make() -> Iterable[Any]:
-            dl = DataLoader(
-                Mapped(n, globals()[call]), batch_size=batch, num_workers=workers, collate_fn=list if batch else keep,
-                prefetch_factor=8,
-            )  # fmt: skip
-            return (x for b in dl for x in b) if batch else dl
-
-        return running(make(), of) if started else work(make, of=of)
-
-    return start
-
-
-def keep(x: Any) -> Any:
-    return x
-
-
-class Mapped:
-    """A map-style dataset."""
-
-    def __init__(self, n: int, fn: Callable[[int], Any]) -> None:
-        self.n, self.fn = n, fn
-
-    def __len__(self) -> int:
-        return self.n
-
-    def __getitem__(self, i: int) -> Any:
-        if i >= self.n:
-            raise IndexError(i)
-        return self.fn(i)
 
 
 # ---- pictures
@@ -325,7 +111,7 @@ def pillow(data: bytes) -> int:
 
 def pictures(side: str, decode: str) -> Callable[[Path, Mapping[str, Any]], Work]:
     def start(folder: Path, size: Mapping[str, Any]) -> Work:
-        fn = globals()[decode]
+        fn = {"simple": simple, "pillow": pillow}[decode]
         blobs = [p.read_bytes() for p in sorted(folder.glob("*.jpg"))]
         items = [blobs[i % len(blobs)] for i in range(size["items"])]
 
@@ -387,14 +173,6 @@ def training(_folder: Path, size: Mapping[str, Any]) -> Work:
         return {"units": float(n), "share of the time spent waiting": waited / wall}
 
     return Work(run)
-
-
-def length(x: Any) -> int:
-    return len(x)
-
-
-def first(x: Any) -> int:
-    return int(x[0])
 
 
 def sized(full: int, smoke: int = 200) -> dict[str, dict[str, int]]:
