@@ -77,3 +77,17 @@ def test_a_function_that_a_function_calls_belongs_to_it():
 
     assert differences({"steps": scope("x")}, {"steps": scope("x")}) == []
     assert scope("x") != scope("x + 1")
+
+
+def test_modules_and_arrays_that_a_function_captures_are_named_and_hashed():
+    import ctypes
+
+    import numpy as np
+
+    def rule(words, module=ctypes):
+        return lambda doc: module is not None and doc.id in words
+
+    a, b, again = (describe(rule(np.array(v))) for v in ([1, 2], [1, 3], [1, 2]))
+    assert a == again
+    assert a != b
+    assert "module ctypes" in repr(a)

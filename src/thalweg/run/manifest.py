@@ -13,6 +13,8 @@ from hashlib import blake2b
 from string import Template
 from typing import Any
 
+import numpy as np
+
 from thalweg.core.state import digest
 from thalweg.core.uses import uses
 from thalweg.steps.folder import Folder
@@ -43,6 +45,10 @@ def describe(value: Any, depth: int = 0) -> Any:
         return sorted((describe(v, depth + 1) for v in value), key=repr)
     if isinstance(value, Sequence):
         return [describe(v, depth + 1) for v in value]
+    if inspect.ismodule(value):
+        return f"module {value.__name__}"
+    if isinstance(value, np.ndarray):
+        return [str(value.dtype), list(value.shape), blake2b(value.tobytes(), digest_size=8).hexdigest()]
     if inspect.isclass(value):
         return f"class {value.__qualname__}"
     if callable(value) and (hasattr(value, "__code__") or hasattr(value, "__func__")):
@@ -64,7 +70,7 @@ def _function(fn: Any, depth: int) -> dict[str, Any]:
 
 
 def _object(value: Any, depth: int) -> Any:
-    if hasattr(value, "fs") and hasattr(value, "resolve_paths"):  # a folder of the datatrove package
+    if any(c.__name__ == "DataFolder" for c in type(value).__mro__):  # a folder of the datatrove package
         return str(value.resolve_paths(""))
     config: dict[str, Any] = {"class": type(value).__qualname__}
     if isinstance(getattr(value, "digest", None), str):  # it says itself what decides its results
