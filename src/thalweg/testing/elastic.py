@@ -52,7 +52,7 @@ def assert_continues_anywhere(make_loader: MakeLoader, legs: Sequence[Leg]) -> l
     Raises:
         AssertionError: the leg, step and rows that differ.
     """
-    reference = _Reference(make_loader(Topology(), 1))
+    reference = _Reference(make_loader(Topology(), 1), _start(make_loader, legs))
     state: str | None = None
     read: list[Row] = []
     for number, leg in enumerate(legs):
@@ -76,10 +76,22 @@ def assert_continues_anywhere(make_loader: MakeLoader, legs: Sequence[Leg]) -> l
     return read
 
 
+def _start(make_loader: MakeLoader, legs: Sequence[Leg]) -> Any:
+    """Give the state before the first leg: what the first start fixes (rows that stay together) holds for all."""
+    if not legs:
+        return None
+    loader = make_loader(Topology(dp_size=legs[0].world), legs[0].accumulation)
+    state = loader.state_dict()
+    loader.close()
+    return json.loads(json.dumps(state))
+
+
 class _Reference:
     """The order of a single rank, read on demand."""
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: Any, start: Any) -> None:
+        if start is not None:
+            loader.load_state_dict(start)
         self.loader, self.batches, self.waiting = loader, iter(loader), list[Row]()
 
     def next(self, n: int) -> list[Row]:
