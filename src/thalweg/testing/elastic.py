@@ -90,7 +90,7 @@ class _Reference:
     """The order of a single rank, read on demand."""
 
     def __init__(self, loader: Any, start: Any) -> None:
-        if start is not None:
+        if start is not None and start != loader.state_dict():
             loader.load_state_dict(start)
         self.loader, self.batches, self.waiting = loader, iter(loader), list[Row]()
 
