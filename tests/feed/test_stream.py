@@ -255,6 +255,17 @@ def test_each_epoch_has_its_own_order_and_the_same_samples(workers):
     again.close()
 
 
+def test_a_printed_stream_says_what_its_window_holds_and_how_far_it_moves_samples():
+    # A49
+    feed = from_stream(range(3000)).shuffle(5, buffer_size=600).batch(1, collate="raw")
+    assert "blocks of 600 samples" in str(feed)
+    assert "moves by 200 places" in str(feed)
+    order = [int(i) for i in raw_ids(feed, 0, 1)]
+    moved = np.abs(np.array(order) - np.arange(3000)).mean()
+    assert abs(moved - 200) < 20
+    assert all(abs(i - j) < 600 for j, i in enumerate(order))
+
+
 def test_random_numbers_of_a_sample_are_the_same_on_any_worker_rank_and_resume():
     # K49
     def fn(sample, info):

@@ -59,7 +59,3 @@ class WaitingRoom(Generic[T]):
         value, count = self._waiting.pop(self.next)
         self.next += count
         return value
-
-    def clear(self) -> None:
-        """Forget all that wait."""
-        self._waiting.clear()

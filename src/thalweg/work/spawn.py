@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import cloudpickle
 
@@ -116,8 +115,3 @@ class Child:
         stacks, self._stacks = self._stacks, -1
         if stacks >= 0:
             os.close(stacks)
-
-
-def describe_child(child: Any) -> str:
-    """Name a child for an error."""
-    return f"worker process {child.name} (pid {child.pid})".replace("  ", " ")
