@@ -306,10 +306,6 @@ class Feed:
         """A feed is true; its length is not asked."""
         return True
 
-    def _permuted(self, i: int) -> bool:
-        """Say whether the shuffle at place i stands right behind data with random access: it needs no window there."""
-        return i == 1 and isinstance(self.stages[0], st.From)
-
     def __str__(self) -> str:
         """Say the stages, the kind, and what follows from it."""
         kind, why = rules.kind_of(self.stages)
@@ -323,20 +319,11 @@ class Feed:
         else:
             lines.append(f"  a stream because {why}")
             lines.append("  costs: no length, no known number of steps; resume reads again up to one window")
-            windows = enumerate(self.stages)
-            lines += [_window(s) for i, s in windows if isinstance(s, st.Shuffle) and not self._permuted(i)]
+            held = self.stages[2:] if isinstance(self.stages[0], st.From) else self.stages  # else a permutation
+            lines += [stage.window() for stage in held if isinstance(stage, st.Shuffle)]
         return "\n".join(lines)
 
     __repr__ = __str__
-
-
-def _window(stage: st.Shuffle) -> str:
-    """Say what a stream's shuffle holds and how far it moves samples: a third of a block is the mean of |i - j|."""
-    n = stage.buffer_size
-    return (
-        f"  shuffle: seeded blocks of {n:,} samples, which are held in memory for each sub-stream of a rank; "
-        f"a sample moves by {n / 3:,.0f} places on average"
-    )
 
 
 def _near(stage: st.Shuffle) -> str:

@@ -153,6 +153,14 @@ class Shuffle(Stage):
     locality: int | None = None
     verb: ClassVar[str] = "shuffle"
 
+    def window(self) -> str:
+        """Say what it holds on a stream, and how far samples move: a third of a block is the mean of |i - j|."""
+        n = self.buffer_size
+        return (
+            f"  shuffle: seeded blocks of {n:,} samples, held in memory for each sub-stream of a rank; "
+            f"a sample moves by {n / 3:,.0f} places on average"
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class Map(Stage):
