@@ -356,7 +356,8 @@ def test_an_error_arrives_after_all_earlier_rows_and_the_state_stands_before_it(
     run.close()
     BROKEN.clear()
     again = loader(feed)
-    again.load_state_dict(state)
+    with pytest.warns(UserWarning, match="code of a map"):  # the function sees another value: said, not refused
+        again.load_state_dict(state)
     assert next(iter(again)).info.ids == [["17"]]
     again.close()
 
