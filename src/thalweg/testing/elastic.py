@@ -90,8 +90,10 @@ class _Reference:
     """The order of a single rank, read on demand."""
 
     def __init__(self, loader: Any, start: Any) -> None:
-        if start is not None and start != loader.state_dict():
-            loader.load_state_dict(start)
+        own = loader.state_dict()
+        fixed = {k: start[k] for k in ("run", "window") if start is not None and start.get(k) != own.get(k)}
+        if fixed:
+            loader.load_state_dict({**own, **fixed})
         self.loader, self.batches, self.waiting = loader, iter(loader), list[Row]()
 
     def next(self, n: int) -> list[Row]:
