@@ -17,7 +17,7 @@ seen = lambda d: len(d.text) > LIMIT; tasks = {tasks}
 ex = LocalPipelineExecutor([read, LambdaFilter(seen), write], tasks=tasks, logging_dir="logs")
 print("a word of the user's own")
 print(ex.run())
-"""  # noqa: E501  (a user's script)
+"""
 
 
 @pytest.fixture

@@ -17,6 +17,9 @@ _WHERE = {
     "C4ParagraphFilter": "filters.web",
     "ParquetReader": "readers.parquet",
     "ParquetWriter": "writers.parquet",
+    "TextReader": "readers.text",
+    "CsvReader": "readers.text",
+    "LanguageFilter": "filters.language",
     "LambdaFilter": "filters.lambda_filter",
     "LengthFilter": "filters.lambda_filter",
     "RegexFilter": "filters.lambda_filter",
@@ -35,6 +38,7 @@ __all__ = [
     "C4ParagraphFilter",
     "C4QualityFilter",
     "ColumnFilter",
+    "CsvReader",
     "DiskWriter",
     "EncodeChat",
     "EncodeText",
@@ -44,6 +48,7 @@ __all__ = [
     "JsonlReader",
     "JsonlWriter",
     "LambdaFilter",
+    "LanguageFilter",
     "LengthFilter",
     "ParquetReader",
     "ParquetWriter",
@@ -51,6 +56,7 @@ __all__ = [
     "RecordsWriter",
     "RegexFilter",
     "SamplerFilter",
+    "TextReader",
 ]
 
 if TYPE_CHECKING:
@@ -59,10 +65,12 @@ if TYPE_CHECKING:
     from thalweg.steps.filters.column_filter import ColumnFilter
     from thalweg.steps.filters.gopher import GopherQualityFilter, GopherRepetitionFilter
     from thalweg.steps.filters.lambda_filter import LambdaFilter, LengthFilter, RegexFilter, SamplerFilter
+    from thalweg.steps.filters.language import LanguageFilter
     from thalweg.steps.filters.web import C4ParagraphFilter, C4QualityFilter, FineWebQualityFilter
     from thalweg.steps.readers.base import BaseDiskReader, BaseReader
     from thalweg.steps.readers.jsonl import JsonlReader
     from thalweg.steps.readers.parquet import ParquetReader
+    from thalweg.steps.readers.text import CsvReader, TextReader
     from thalweg.steps.step import PipelineStep
     from thalweg.steps.writers.base import DiskWriter
     from thalweg.steps.writers.jsonl import JsonlWriter
