@@ -255,6 +255,30 @@ def test_each_epoch_has_its_own_order_and_the_same_samples(workers):
     again.close()
 
 
+def test_peek_gives_the_next_batch_and_moves_nothing():
+    feed = CHAINS["whole"](from_stream(samples(70), shards=2))
+    run = loader(feed)
+    whole = [seen(b) for b in run]
+    again = loader(feed)
+    state = again.state_dict()
+    assert seen(again.peek()) == seen(again.peek()) == whole[0]
+    assert again.state_dict() == state
+    got = []
+    for batch in again:
+        got.append(seen(batch))
+        if len(got) < len(whole):
+            assert seen(again.peek()) == whole[len(got)]
+        if len(got) == 2:
+            state = again.state_dict()
+    assert got == whole
+    third = loader(feed)
+    third.load_state_dict(state)
+    assert seen(third.peek()) == whole[2]
+    assert [seen(b) for b in third] == whole[2:]
+    for r in (run, again, third):
+        r.close()
+
+
 def test_a_printed_stream_says_what_its_window_holds_and_how_far_it_moves_samples():
     # A49
     feed = from_stream(range(3000)).shuffle(5, buffer_size=600).batch(1, collate="raw")

@@ -165,7 +165,7 @@ class FeedLoader:
             StopIteration: there is none.
         """
         self._must_be_open()
-        batch = self._planned("peek").look()
+        batch: Batch = self.node.look()
         return batch if self._finish is None else self._finish(batch)
 
     def __len__(self) -> int:

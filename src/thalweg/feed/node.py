@@ -50,6 +50,10 @@ class BatchNode(Node, Protocol):
         """Hand over the next micro-batch; StopIteration ends the `for` (a group of `options.epochs` epochs)."""
         ...
 
+    def look(self) -> Batch:
+        """Give the next micro-batch without moving, also before a `for`."""
+        ...
+
     def begin(self) -> None:
         """Start a `for`: continue right after `restore`, else go to the first row of the running epoch."""
         ...

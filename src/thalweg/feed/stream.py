@@ -61,6 +61,7 @@ class StreamNode:
         self._edge: tuple[int, dict[int, Any]] = (0, dict(self._places))  # steps, places: replaced whole
         self._step, self._epoch = 0, 0
         self._resumed = False  # the next `for` goes on from here
+        self._looked = False
         self._untouched = False  # resumed, and no step handed over since
         self._chain: Chain | None = None
         self._run: InlineMap | OrderedMap | None = None
@@ -89,6 +90,9 @@ class StreamNode:
 
     def begin(self) -> None:
         """Start a `for`: right after `restore` go on, else go to the first row of the running epoch."""
+        if self._looked:
+            self._looked = False  # a look has begun it, and nothing was handed over
+            return
         if not self._resumed and self._turns is not None and not self._ended:
             epoch = self._running_epoch()
             self._go_to({s: self._plan.node.first(s, epoch) for s in self._plan.subs})
@@ -136,16 +140,23 @@ class StreamNode:
 
     def __next__(self) -> Batch:
         """Hand over the next micro-batch; an error of a sample comes after all rows before it."""
-        if self._turns is None and not self._ended:
-            self.begin()
-        if not self._ready:
-            self._next_step()
+        self.look()
+        self._looked = False
         batch = self._ready.popleft()
         if not self._ready:
             self._step += 1
             self._edge = (self._step, self._places)
             self._forget()
         return batch
+
+    def look(self) -> Batch:
+        """Give the next micro-batch without moving, also before a `for`."""
+        if self._turns is None and not self._ended:
+            self.begin()
+            self._looked = True
+        if not self._ready:
+            self._next_step()
+        return self._ready[0]
 
     def _next_step(self) -> None:
         limit = self.options.max_steps
@@ -322,6 +333,7 @@ class StreamNode:
         return out
 
     def _close_run(self) -> None:
+        self._looked = False
         run, self._run, self._turns = self._run, None, None
         if run is not None:
             run.close()
