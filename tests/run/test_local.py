@@ -113,6 +113,7 @@ def test_failing_ranks_leave_the_others_alone_and_only_they_run_again(make, tmp_
     assert "task_00002.log" in text
     assert sorted(caught.value.failures) == [1, 2]
     assert "rank 1 will not" in (tmp_path / "log/logs/task_00001.log").read_text()
+    assert make(LambdaFilter(even), Breaks({1, 2}, cure), workers=workers).get_incomplete_ranks() == [1, 2]
     # nothing of a failed rank is visible
     assert sorted(rows_in(tmp_path / "out")) == ["00000.jsonl.zst", "00003.jsonl.zst"]
     done = (tmp_path / "out/00000.jsonl.zst").stat().st_mtime_ns

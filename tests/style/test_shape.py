@@ -13,7 +13,7 @@ SOURCES = sorted((ROOT / "src" / "thalweg").rglob("*.py"))
 CODE = SOURCES + sorted((ROOT / "benchmarks").glob("*.py")) + sorted((ROOT / "examples").rglob("*.py"))
 LONGEST_MODULE, LONGEST_FUNCTION = 400, 60
 # Places where anything lands; a name says what is decided there.
-NO_NAMES = {"util", "utils", "common", "helper", "helpers", "misc", "tools", "shared", "stuff"}
+NO_NAMES = {"util", "utils", "common", "helper", "helpers", "misc", "stuff"}
 INNER_WORDS = re.compile(r"\b(lanes?|seats?|credits?|attempts?|leases?)\b", re.IGNORECASE)
 
 each_source = pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT / "src" / "thalweg")))
