@@ -262,6 +262,33 @@ def test_a_limit_never_cuts_a_medium_and_all_fields_agree(qwen, image_processor,
     assert kept == {1, 2}
 
 
+# K19
+def test_a_medium_behind_trained_text_is_never_cut_either(qwen, image_processor, media_files):
+    media = Media(image_processor, folder=Folder(str(media_files)))
+    answer = [
+        {"type": "text", "text": "here it stands: "}, {"type": "image", "image": "grey.png"},
+        {"type": "text", "text": " and that is all of it"},
+    ]  # fmt: skip
+    record = {"messages": [{"role": "user", "content": "draw it"}, {"role": "assistant", "content": answer}]}
+    whole = ChatEncoder(qwen, processor=media)(record)
+    pad = qwen.convert_tokens_to_ids("<|image_pad|>")
+    (places,) = np.nonzero(np.asarray(whole["input_ids"]) == pad)
+    seen = set()
+    for limit in range(places[0] - 1, len(whole["input_ids"]) + 1):
+        (result,) = ChatEncoder(qwen, processor=media, max_length=int(limit)).encode_batch([record])
+        inside = limit <= places[-1]
+        if isinstance(result, EncodeError):
+            assert result.reason == "medium over the limit"
+            seen.add("refused")
+            assert limit < len(whole["input_ids"])
+        else:
+            assert not inside or limit < places[0]
+            assert (result.ids == pad).sum() in {0, len(places)}
+            assert len(result.more["image_grid_thw"]) == ((result.ids == pad).sum() > 0)
+            seen.add("kept")
+    assert seen == {"refused", "kept"}
+
+
 # K17
 def test_a_placeholder_in_plain_text_makes_no_place_for_a_picture(qwen, image_processor, media_files):
     media = Media(image_processor, folder=Folder(str(media_files)))
