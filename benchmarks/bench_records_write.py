@@ -96,7 +96,7 @@ def prepare_wide(folder: Path, size: Mapping[str, Any]) -> None:
     from thalweg.store.records import facts, manifest, place
 
     block = 4096
-    with tw.create_records(folder / "set", shard_bytes=1, overwrite=True) as w:
+    with tw.create_records(folder / "set", shard_bytes="1MB", overwrite=True) as w:
         w.write_batch({"input_ids": tw.Ragged(np.zeros(block, np.int32), np.arange(block + 1))})
         w.write_batch({"input_ids": tw.Ragged(np.zeros(block, np.int32), np.arange(block + 1))})
     path = place.manifest_path(folder / "set", 0)

@@ -109,3 +109,33 @@ def test_parts_can_be_appended(tmp_path):
     assert rec.generation == 1
     assert all(map(equal, rec, token_rows(7) + token_rows(5) + token_rows(5, seed=1)))
     rec.verify("full")
+
+
+# K47
+def test_two_that_append_at_once_both_appear_one_after_the_other(tmp_path):
+    def row(name):
+        return {"input_ids": [ord(name)], "id": name}
+
+    with tw.create_records(tmp_path / "set", sync=False) as w:
+        [w.write(row(n)) for n in "AB"]
+    c, d = (tw.create_records(tmp_path / "set", append=True, sync=False) for _ in range(2))
+    c.write(row("C"))
+    d.write(row("D"))
+    d.close()
+    c.close()
+    rec = tw.open_records(tmp_path / "set")
+    assert [r["id"] for r in rec] == ["A", "B", "D", "C"]
+    assert rec.read([2, 3], ["input_ids"])["input_ids"].values.tolist() == [ord("D"), ord("C")]
+    assert rec.lengths.tolist() == [1] * 4
+    assert [len(tw.open_records(tmp_path / "set", generation=g)) for g in range(3)] == [2, 3, 4]
+    rec.verify("full")
+
+
+# K47
+def test_two_sets_of_two_and_three_documents_make_one_of_five(tmp_path):
+    for k, ids in enumerate(([[1], [2, 3]], [[4], [5], [6, 7]])):
+        write_part(tmp_path / "set", k, 2, [{"input_ids": i} for i in ids])
+    merge_parts(tmp_path / "set")
+    rec = tw.open_records(tmp_path / "set")
+    assert [r["input_ids"].tolist() for r in rec] == [[1], [2, 3], [4], [5], [6, 7]]
+    assert rec[2]["input_ids"][0] == 4

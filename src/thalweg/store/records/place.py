@@ -9,6 +9,7 @@
 Decides these names and what may be removed. Knows no content of a shard.
 """
 
+import os
 import re
 import secrets
 from pathlib import Path
@@ -61,20 +62,22 @@ def part_path(folder: Path, generation: int, part: int) -> Path:
     return folder / f"part.{generation}.{part:05d}"
 
 
-def _numbers(folder: Path, pattern: re.Pattern[str]) -> list[int]:
+def _numbers(folder: Path, stem: str) -> list[int]:
+    """List the numbers of the files `stem.N`: one listing and no Path for each of 10,000 shards."""
     if not folder.is_dir():
         return []
-    return sorted(int(m[1]) for p in folder.iterdir() if (m := pattern.fullmatch(p.name)))
+    names = os.listdir(folder)  # noqa: PTH208  (a Path for each of 10,000 shards takes 50 ms)
+    return sorted(int(n[len(stem) :]) for n in names if n.startswith(stem) and n[len(stem) :].isdigit())
 
 
 def generations(folder: Path) -> list[int]:
     """List the generations that are whole, oldest first."""
-    return _numbers(folder, _MANIFEST)
+    return _numbers(folder, "manifest.")
 
 
 def declarations(folder: Path) -> list[int]:
     """List the generations whose parts are declared."""
-    return _numbers(folder, _PARTS)
+    return _numbers(folder, "parts.")
 
 
 def read_manifest(path: Path) -> Manifest:
