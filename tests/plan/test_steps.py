@@ -3,13 +3,17 @@
 from collections import Counter
 from itertools import islice
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from planned_oracle import arguments, layouts, make_model, make_order, model
 from thalweg.core.errors import ConfigError
+from thalweg.plan.epoch import Order
+from thalweg.plan.schedule import Schedule
 from thalweg.plan.steps import Place, Walk, cut, shares
+from thalweg.plan.table import SourceTable
 
 TAILS = ["drop", "carry", "pad", "repeat"]
 
@@ -143,3 +147,26 @@ def test_repeat_fills_from_the_epochs_first_row_cyclically():
 def test_a_cut_beyond_the_rows_is_filler():
     step = next(Walk(Rows(3), 8, "pad", 1).steps(Place()))
     assert cut(step, 6, 8) == ((), 2)
+
+
+@pytest.mark.slow
+def test_sixteen_thousand_ranks_hold_each_row_of_a_step_once():  # E42 E43 C29
+    n, world, micro = 10**9, 16_384, 2
+    table = SourceTable("a", n, None, None, 5)
+    order = Order([table], Schedule(["a"], [n]), seed=5)
+    rng = np.random.default_rng(0)
+    positions = rng.integers(0, n, 10_000)
+    back = [table.draw_of(int(v), 0) for v in table.samples(positions)]
+    assert back == positions.tolist()  # position -> sample -> position
+    walk = Walk(order, world * micro, "drop", 1)
+    for step in rng.integers(0, n // (world * micro), 100).tolist():
+        row = step * world * micro
+        block = order.block_at(0, row)
+        found = walk.step(Place(0, block, row - order.bounds(0, block)[0], row))
+        rows = [
+            r
+            for _, _, spans, _ in shares(found, world, micro, 1)
+            for s in spans
+            for r in range(s.first, s.first + s.stop - s.start)
+        ]
+        assert rows == list(range(row, row + world * micro))
