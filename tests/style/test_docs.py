@@ -84,6 +84,12 @@ def test_blocks_are_found_with_their_line_numbers(tmp_path):
     ]
 
 
+def test_every_page_of_the_documentation_can_be_reached():
+    """A page that no other page links is found by nobody."""
+    linked = {Path(m).name for page in PAGES for m in re.findall(r"\]\(([^)#]+\.md)[^)]*\)", page.read_text())}
+    assert {page.name for page in PAGES if page.parent.name == "docs"} - linked == set()
+
+
 def test_links_between_pages_lead_somewhere():
     broken = []
     for page in [*PAGES, ROOT / "benchmarks" / "README.md", ROOT / "ARCHITECTURE.md"]:
