@@ -103,3 +103,13 @@ def test_a_device_that_is_not_there_is_told_when_the_loader_is_made():
     if not torch.cuda.is_available():
         with pytest.raises(ThalwegError, match="sees no GPU"):
             tw.Loader(BATCHED, device="cuda")
+
+
+# E8
+def test_a_mask_of_ones_is_left_out_and_samples_padded_before_are_refused():
+    rows = [{"input_ids": [5, 6, 7], "attention_mask": [1, 1, 1]} for _ in range(4)]
+    batch = next(iter(tw.Loader(tw.from_dataset(rows).batch(2), return_tensors="np")))
+    assert batch["attention_mask"].tolist() == [[1, 1, 1]] * 2
+    rows[3] = {"input_ids": [5, 6, 0], "attention_mask": [1, 1, 0]}
+    with pytest.raises(ConfigError, match=r"sample 3 .* is padded.*tokenise without padding"):
+        tw.Loader(tw.from_dataset(rows).batch(2))

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from thalweg.core.batch import BatchInfo
 from thalweg.core.errors import ConfigError
-from thalweg.core.sample import INPUT_IDS, LABELS, Ragged, Sample
+from thalweg.core.sample import INPUT_IDS, LABELS, LOSS_SPANS, Ragged, Sample
 from thalweg.encode.collate import DIALECTS
 from thalweg.feed import stages as st
-from thalweg.feed.gather import PROVENANCE, Documents, Reader
+from thalweg.feed.gather import MASK, PROVENANCE, Documents, Reader
 from thalweg.feed.rowmap import map_rows
 from thalweg.plan.rows import Pad, RowArrays, lay_out
 
@@ -180,7 +180,7 @@ class Collator:
     def _refuse_columns(self, documents: Documents) -> None:
         there = next((s for s in documents.samples or [] if s is not None), None)
         for name in there or ():
-            if name not in {INPUT_IDS, LABELS, "loss_spans", "attention_mask", *PROVENANCE}:
+            if name not in {INPUT_IDS, LABELS, LOSS_SPANS, MASK, *PROVENANCE}:
                 raise ConfigError(
                     f"column {name!r} can't be collated", where="batch",
                     fix=f"take it away where it was last used (remove_columns=[{name!r}]), or give collate= a function",

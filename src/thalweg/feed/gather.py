@@ -22,6 +22,7 @@ from thalweg.plan.epoch import Block
 
 Ints = NDArray[np.int64]
 PROVENANCE = ("id", "source", "unit", "row")  # columns of records that say where a sample came from
+MASK = "attention_mask"  # made anew from places; a sample's own may say no more than that all tokens are real
 
 
 @dataclass(eq=False)
@@ -72,6 +73,17 @@ class Documents:
             labels=slice_ragged(self.labels, lo, hi),
             samples=None if self.samples is None else self.samples[lo:hi],
         )
+
+
+def _must_be_ones(leaf: Leaf) -> None:
+    """Refuse samples that were padded before they came here: up to 64, spread over the source, are looked at."""
+    at = np.unique(np.linspace(0, len(leaf.source) - 1, 64).astype(np.int64))
+    for index, mask in zip(at.tolist(), leaf.source.read(at, [MASK])[MASK], strict=True):
+        if not np.all(np.asarray(mask)):
+            raise ConfigError(
+                f"sample {index} of source {leaf.name!r} is padded: its {MASK} has zeros", where="batch",
+                fix="tokenise without padding; batch pads to what the batch needs",
+            )  # fmt: skip
 
 
 def request_of(documents: Documents) -> Request:
@@ -153,11 +165,14 @@ class Reader:
                     fix='encode it first (.map(TextEncoder(...)).cache()), or batch it as it is with collate="raw"',
                 )
             for name in columns:
-                if name not in {INPUT_IDS, LABELS, LOSS_SPANS, *PROVENANCE}:
+                if name not in {INPUT_IDS, LABELS, LOSS_SPANS, MASK, *PROVENANCE}:
                     raise ConfigError(
                         f"column {name!r} of source {leaf.name!r} can't be collated", where="batch",
-                        fix="leave it out (from_records(..., columns=[...])), or give collate= a function",
+                        fix=f"take it away (.map(lambda s: {{}}, remove_columns=[{name!r}]); records: columns=[...]) "
+                        "or give collate= a function",
                     )  # fmt: skip
+            if MASK in columns:
+                _must_be_ones(leaf)
         kinds = {LOSS_SPANS if LOSS_SPANS in c else LABELS if LABELS in c else "" for c in known}
         if len(kinds) > 1:
             raise ConfigError("sources name the loss in different ways: loss_spans, labels or neither", where="batch")
