@@ -43,13 +43,17 @@ def workers_of(process):
         return []
 
 
-def run_until_done(arguments, random, log):
-    """Kill at random moments and launch again, without waiting for what may still live, until a launch succeeds."""
+def run_until_done(arguments, random, takes, fresh):
+    """Kill at random moments and launch again, without waiting for what may still live, until a launch succeeds.
+
+    `takes`: seconds of a launch that nobody disturbs; kills fall into them. A job that was done before its first
+    kill proves nothing: `fresh` clears it away, and it begins anew.
+    """
     kills = 0
     for _ in range(60):
         process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
         aims = random.randrange(3)
-        deadline = time.monotonic() + random.uniform(0.3, 2.5)
+        deadline = time.monotonic() + random.uniform(0.1, 0.9) * takes
         while process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)
         if process.poll() is None and kills < 6:
@@ -68,16 +72,24 @@ def run_until_done(arguments, random, log):
             process.communicate(timeout=120)
         process.stderr.close()
         if process.returncode == 0:
-            return kills
+            if kills:
+                return kills
+            fresh()
     raise AssertionError("the job never finished")
 
 
 def check(tmp_path, documents, seed, writer):
     source = corpus(tmp_path / "in", documents)
+    begun = time.monotonic()
     subprocess.run(command(source, tmp_path / "whole", tmp_path / "log0", 2, writer), check=True, capture_output=True)
-    kills = run_until_done(
-        command(source, tmp_path / "out", tmp_path / "log", 2, writer), random.Random(seed), tmp_path
-    )
+    takes = time.monotonic() - begun
+
+    def fresh():
+        shutil.rmtree(tmp_path / "out")
+        shutil.rmtree(tmp_path / "log")
+
+    arguments = command(source, tmp_path / "out", tmp_path / "log", 2, writer)
+    kills = run_until_done(arguments, random.Random(seed), takes, fresh)
     # what still lives of killed launches must not matter: it ends by itself
     for process in psutil.process_iter(["cmdline"]):
         if str(tmp_path / "log") in (process.info["cmdline"] or []):

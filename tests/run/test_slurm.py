@@ -135,7 +135,8 @@ def test_a_signal_puts_the_element_back_into_the_queue_and_it_finishes_the_rank(
     os.kill(int(waiting.suffix[1:]), number)
     cluster.wait(lambda: cluster.jobs().get(f"{executor.job_id}_0") == "PENDING", "the requeue")
     Path(f"{gate}.open").touch()
-    cluster.ask("scontrol", "update", f"JobId={executor.job_id}_0", "StartTime=now")
+    # two seconds: what the requeue revoked is kept by the second, and a start within it would be refused
+    cluster.ask("scontrol", "update", f"JobId={executor.job_id}_0", "StartTime=now+2")
     states = cluster.wait_for_jobs(300)
     assert states[f"{executor.job_id}_0"] == "COMPLETED"
     assert states[executor.merge_job_id] == "COMPLETED"
@@ -153,7 +154,7 @@ def test_a_node_that_dies_while_its_job_lives_on_gives_two_copies_of_which_one_c
     cluster.kill_node(node)
     try:
         cluster.wait(lambda: cluster.jobs().get(f"{executor.job_id}_0") == "PENDING", "the node's death", 120)
-        cluster.ask("scontrol", "update", f"JobId={executor.job_id}_0", "StartTime=now")
+        cluster.ask("scontrol", "update", f"JobId={executor.job_id}_0", "StartTime=now+2")
         cluster.wait(lambda: len(list(tmp_path.glob("gate.[0-9]*"))) == 2, "the second copy", 240)
         assert len(list((tmp_path / "log/attempts/g0").glob("00000.*"))) == 2
         Path(f"{gate}.open").touch()
