@@ -28,3 +28,16 @@ def test_objects_long_data_builtins_and_itself_are_no_settings():
     assert uses(loops) == ({}, {})
     assert uses(len) == ({}, {})
     assert uses(lambda: UNUSED + LIMIT) == ({"LIMIT": 5, "UNUSED": 1}, {})
+
+
+SEEN, LIMITS, MEMO = [], [3, 4], {}
+
+
+def counting(sample):
+    SEEN.append(sample)
+    MEMO[sample] = 1
+    return sample in LIMITS
+
+
+def test_what_a_function_notes_down_is_no_setting_of_it():
+    assert set(uses(counting)[0]) == {"LIMITS"}

@@ -31,7 +31,7 @@ class Size:
 
 
 FULL = Size(limit=None, capacity=1024, steps=40, kill_at=20)
-SMOKE = Size(limit=150, capacity=256, steps=20, kill_at=10, learning_rate=1e-2)
+SMOKE = Size(limit=150, capacity=256, steps=100, kill_at=50, learning_rate=1e-2)
 
 
 @dataclass(slots=True)
