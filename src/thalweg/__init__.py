@@ -20,9 +20,9 @@ _WHERE = {
     "from_records": "thalweg.feed.open",
     "from_files": "thalweg.feed.open",
     "from_dataset": "thalweg.feed.open",
-    "mix": "thalweg.feed.feed",
+    "mix": "thalweg.feed.join",
     "Loader": "thalweg.bind.loader",
-    "concat": "thalweg.feed.feed",
+    "concat": "thalweg.feed.join",
     "Feed": "thalweg.feed.feed",
     "create_records": "thalweg.store.records.writer",
     "open_records": "thalweg.store.records.reader",
@@ -59,7 +59,8 @@ if TYPE_CHECKING:
     from thalweg.core.errors import ThalwegError
     from thalweg.core.sample import Ragged
     from thalweg.core.topology import Topology
-    from thalweg.feed.feed import Feed, concat, mix
+    from thalweg.feed.feed import Feed
+    from thalweg.feed.join import concat, mix
     from thalweg.feed.open import from_dataset, from_files, from_records, from_stream
     from thalweg.feed.streamstate import merge_states
     from thalweg.store.records.reader import open_records
