@@ -1,12 +1,15 @@
 """Which place of a parallel job this process holds, as far as data is concerned.
 
 Only the data-parallel and the context-parallel coordinates matter: tensor- and pipeline-parallel peers of a
-data-parallel rank get the same rows. Reading them from a live process group is the business of `bind`.
+data-parallel rank get the same rows. Meshes and Megatron's groups are read by `core.mesh`; a live process group is the
+business of `bind`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass
+from typing import Any
 
+from thalweg.core import mesh as of_mesh
 from thalweg.core.errors import ConfigError
 
 
@@ -64,3 +67,36 @@ class Topology:
             if isinstance(error, ConfigError):
                 raise
             raise ConfigError(f"RANK={rank!r} and WORLD_SIZE={world!r} must be numbers", where="environment") from error
+
+    @classmethod
+    def from_device_mesh(
+        cls,
+        mesh: Any,
+        *,
+        dp: str | Sequence[str] = of_mesh.DP,
+        cp: str | Sequence[str] = of_mesh.CP,
+        same: str | Sequence[str] = of_mesh.SAME,
+    ) -> "Topology":
+        """Read the place from a `torch.distributed.DeviceMesh` with named dimensions.
+
+        Args:
+            mesh: of all processes of the job.
+            dp: names or patterns of the dimensions that part the data; several are one, in the mesh's order.
+            cp: of those that part a row.
+            same: of those whose ranks get the same rows (tensor and pipeline parallel).
+
+        Raises:
+            ConfigError: a dimension that is in none or two of them; no names; a process outside the mesh.
+        """
+        dp_rank, dp_size, cp_rank, cp_size = of_mesh.in_mesh(mesh, dp, cp, same)
+        return cls(dp_rank, dp_size, cp_rank, cp_size)
+
+    @classmethod
+    def from_megatron(cls, state: Any = None) -> "Topology":
+        """Read the place from `megatron.core.parallel_state`, or what has its functions.
+
+        Raises:
+            ConfigError: Megatron is not installed, or its groups are not made yet.
+        """
+        dp_rank, dp_size, cp_rank, cp_size = of_mesh.in_megatron(state)
+        return cls(dp_rank, dp_size, cp_rank, cp_size)
