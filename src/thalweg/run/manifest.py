@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from string import Template
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -75,7 +75,9 @@ def _object(value: Any, depth: int) -> Any:
     config: dict[str, Any] = {"class": type(value).__qualname__}
     if isinstance(getattr(value, "digest", None), str):  # it says itself what decides its results
         return config | {"digest": value.digest}
-    arguments = getattr(value, "arguments", None)
+    identity, arguments = getattr(value, "identity", None), getattr(value, "arguments", None)
+    if isinstance(identity, Mapping):
+        arguments = dict(cast("Mapping[str, Any]", identity))
     held = arguments if isinstance(arguments, dict) else getattr(value, "__dict__", {})
     for name, given in held.items():
         if name not in _SKIP and not name.startswith("_"):

@@ -7,8 +7,9 @@ sample carries with it. What does not become a sample is counted under its reaso
 import json
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
+from hashlib import blake2b
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from thalweg.core.document import ROW, SOURCE, UNIT, Document
 from thalweg.core.errors import ConfigError
@@ -16,24 +17,37 @@ from thalweg.core.sample import Sample
 from thalweg.encode.chat import ChatEncoder
 from thalweg.encode.errors import EncodeError
 from thalweg.encode.text import TextEncoder
+from thalweg.encode.tokens import tokenizer_digest
 from thalweg.steps.step import Documents, PipelineStep
 
+_Encoder = TypeVar("_Encoder", TextEncoder, ChatEncoder)
 
-class EncodeStep(PipelineStep):
+
+class EncodeStep(PipelineStep, Generic[_Encoder]):
     """What both steps share: batches in, samples out, every drop under its reason.
 
     Args:
+        encoder: what makes a sample of a document.
         batch_size: documents given to the tokenizer at once.
     """
 
     type = "encode"
     _requires_dependencies: ClassVar[list[str | tuple[str, str]]] = ["transformers", "tokenizers", "jinja2"]
 
-    def __init__(self, batch_size: int) -> None:
+    def __init__(self, encoder: _Encoder, batch_size: int) -> None:
         super().__init__()
         if batch_size < 1:
             raise ConfigError(f"batch_size={batch_size} is no size", fix="give 1 or more")
+        self.encoder: _Encoder = encoder
         self.batch_size = batch_size
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Name what decides the samples: the settings, and the tokenizer by its content, wherever it lies."""
+        settings = self.arguments.get("settings", {})
+        shown = {k: v for k, v in settings.items() if k not in {"backend", "chat_template"}}
+        whole = blake2b(self.encoder.digest.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+        return {"tokenizer": tokenizer_digest(self.encoder.tokenizer), "settings": shown, "encoder": whole}
 
     @abstractmethod
     def encode(self, documents: list[Document]) -> "list[Sample | EncodeError]":
@@ -66,7 +80,7 @@ def provenance(document: Document) -> Sample:
     }
 
 
-class EncodeText(EncodeStep):
+class EncodeText(EncodeStep[TextEncoder]):
     """Encode the text of each document for pretraining: every token in the loss.
 
     Out: `input_ids` int32 (n,), `loss_spans` int32 (k, 2), `id`, `source`, `unit`, `row`. Documents without a token
@@ -80,8 +94,7 @@ class EncodeText(EncodeStep):
     name = "encode text"
 
     def __init__(self, tokenizer_or_path: Any, *, batch_size: int = 256, **settings: Any) -> None:
-        super().__init__(batch_size)
-        self.encoder = TextEncoder(tokenizer_or_path, **settings)
+        super().__init__(TextEncoder(tokenizer_or_path, **settings), batch_size)
 
     def encode(self, documents: list[Document]) -> "list[Sample | EncodeError]":
         """Encode a batch."""
@@ -101,7 +114,7 @@ class EncodeText(EncodeStep):
         return out
 
 
-class EncodeChat(EncodeStep):
+class EncodeChat(EncodeStep[ChatEncoder]):
     """Encode the conversation of each document: labels on what the assistant says.
 
     The record is the document's metadata; where that has no conversation, its text read as JSON. Out: `input_ids`
@@ -116,8 +129,7 @@ class EncodeChat(EncodeStep):
     name = "encode chat"
 
     def __init__(self, tokenizer_or_path: Any, *, batch_size: int = 64, **settings: Any) -> None:
-        super().__init__(batch_size)
-        self.encoder = ChatEncoder(tokenizer_or_path, **settings)
+        super().__init__(ChatEncoder(tokenizer_or_path, **settings), batch_size)
 
     def encode(self, documents: list[Document]) -> "list[Sample | EncodeError]":
         """Encode a batch."""

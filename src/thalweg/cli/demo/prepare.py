@@ -98,10 +98,10 @@ def _run(executor: LocalPipelineExecutor, root: Path, name: str, say: Callable[[
     stale = executor.logging_dir.exists()
     try:
         return executor.run()
-    except RunError:
+    except RunError as error:
         if not stale:
             raise
-        say(f"records: {name} were begun by another version; making them again")
+        say(f"records: making {name} again, since {error.what}")
         for folder in (executor.logging_dir, root / "records" / name):
             shutil.rmtree(folder, ignore_errors=True)
         return executor.run()

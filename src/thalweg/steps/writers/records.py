@@ -53,6 +53,11 @@ class RecordsWriter(PipelineStep):
         if vocab_size is not None:
             self.lineage["vocab_size"] = vocab_size
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Name what decides the records: all arguments but notes of their origin, which may name places."""
+        return {name: value for name, value in self.arguments.items() if name != "lineage"}
+
     def inherit(self, before: list[Any]) -> None:
         """Learn from the steps before: called when the chain is put together."""
         for step in reversed(before):
