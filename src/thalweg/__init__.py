@@ -22,6 +22,7 @@ _WHERE = {
     "from_dataset": "thalweg.feed.open",
     "mix": "thalweg.feed.join",
     "Loader": "thalweg.bind.loader",
+    "load_config": "thalweg.bind.config",
     "concat": "thalweg.feed.join",
     "Feed": "thalweg.feed.feed",
     "create_records": "thalweg.store.records.writer",
@@ -46,12 +47,14 @@ __all__ = [
     "from_records",
     "from_stream",
     "inspect",
+    "load_config",
     "merge_states",
     "mix",
     "open_records",
 ]
 
 if TYPE_CHECKING:
+    from thalweg.bind.config import load_config
     from thalweg.bind.loader import Loader
     from thalweg.check.inspect import inspect
     from thalweg.core.batch import Batch

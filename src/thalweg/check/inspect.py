@@ -67,6 +67,11 @@ def inspect(
             )
         return _of_records(title, thing, row or 0, n, tokenizer)
     if hasattr(thing, "peek") and hasattr(thing, "state_dict"):
+        if step is not None:
+            topology = Topology(rank, world)
+            return _of_feed(
+                title, thing.feed, step=step, topology=topology, n=n, tokenizer=tokenizer, options=thing.options
+            )
         return _of_loader(title, thing, n, tokenizer)
     fix = "give records, a feed, a loader, the path of a record set, or file.py:name"
     raise ConfigError(f"a {type(thing).__name__} holds no samples to look at", where=title, fix=fix)
@@ -121,7 +126,9 @@ def _spread(lengths: NDArray[np.int32]) -> dict[str, Any]:
     return {"length of a sample": f"{low:,} to {high:,} tokens, median {middle:,}"}
 
 
-def _of_feed(title: str, feed: Any, *, step: int | None, topology: Topology, n: int, tokenizer: Any) -> Report:
+def _of_feed(
+    title: str, feed: Any, *, step: int | None, topology: Topology, n: int, tokenizer: Any, options: Any = None
+) -> Report:
     decode = _decoder(tokenizer, {}, feed)
     facts: dict[str, Any] = {"kind": feed.kind, "stages": " -> ".join(map(str, feed.stages))}
     if feed.why is not None:
@@ -131,18 +138,21 @@ def _of_feed(title: str, feed: Any, *, step: int | None, topology: Topology, n: 
         items = feed.peek(n)
     else:
         facts |= {"step": step, "rank": f"{topology.dp_rank} of {topology.dp_size}"}
-        items = _step(feed, step, topology)
+        items = _step(feed, step, topology, options)
     for item in items:
         report.samples += _item_views(item, decode)
     del report.samples[n:]
     return _told(report, decode)
 
 
-def _step(feed: Any, step: int, topology: Topology) -> list[Any]:
+def _step(feed: Any, step: int, topology: Topology, options: Any) -> list[Any]:
     """Give the micro-batches of one step on one rank, by running the loader up to it."""
     from thalweg.bind.loader import Loader  # noqa: PLC0415 (heavy; only for a step)
 
-    loader = Loader(feed, topology=topology, workers=0, return_tensors="np")
+    seed, accumulation = (0, 1) if options is None else (options.seed, options.accumulation)
+    loader = Loader(
+        feed, topology=topology, workers=0, return_tensors="np", seed=seed, gradient_accumulation_steps=accumulation
+    )
     try:
         for batch in loader:
             if batch.info.step == step:

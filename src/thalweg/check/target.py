@@ -1,16 +1,22 @@
-"""What a command is pointed at: a path, or `file.py:name`.
+"""What a command is pointed at: a path, `file.py:name`, or a file of settings.
 
 Decides how a name in a Python file is found. The file is imported, never run as a script: its `__main__` block stays
-still. Knows nothing of what is done with the value.
+still. Of settings, `data.yaml:val` names a feed, `data.yaml` alone the one called train. Knows nothing of what is done
+with the value.
 """
 
 import sys
+from collections.abc import Sequence
+from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from inspect import isfunction
 from pathlib import Path
 from typing import Any
 
 from thalweg.core.errors import ConfigError, InputError, nearest
+from thalweg.core.topology import Topology
+
+SETTINGS = (".yaml", ".yml", ".json")
 
 
 def split_target(target: str) -> tuple[Path, str] | None:
@@ -19,13 +25,34 @@ def split_target(target: str) -> tuple[Path, str] | None:
     return (Path(file), name) if colon and file.endswith(".py") else None
 
 
-def load_target(target: str) -> Any:
-    """Import the file and give the value of the name; a function without arguments is called.
+def split_settings(target: str) -> tuple[Path, str | None] | None:
+    """Part `data.yaml:name` into file and name, `data.yaml` into file and None; None for anything else."""
+    if target.endswith(SETTINGS):
+        return Path(target), None
+    file, colon, name = target.rpartition(":")
+    return (Path(file), name) if colon and file.endswith(SETTINGS) else None
+
+
+def load_target(target: str, words: Sequence[str] = ()) -> Any:
+    """Give what a target names: a value of a Python file (a function is called), or a loader made of settings.
+
+    Args:
+        target: `file.py:name`, `data.yaml` or `data.yaml:name`.
+        words: settings over those of the file, such as "train.batch.size=2".
 
     Raises:
         InputError: there is no such file.
-        ConfigError: the file has no such name, or has one but no `:name` was given.
+        ConfigError: the file has no such name, or has one but no `:name` was given; an unknown setting.
     """
+    told = split_settings(target)
+    if told is not None:
+        config = import_module("thalweg.bind.config").load_config(told[0], words)
+        return config.loader(told[1] or config.default(), topology=Topology())
+    if words:
+        raise ConfigError(
+            f"{words[0]!r} is a word for a file of settings, and {target} is none", where="command line",
+            fix="name a .yaml file, or change the Python file",
+        )  # fmt: skip
     parted = split_target(target)
     if parted is None:
         fix = f"say {target}:feed, with the name of a feed or loader in that file"

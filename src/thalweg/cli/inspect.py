@@ -7,11 +7,12 @@ from pathlib import Path
 
 import click
 
-from thalweg.cli.output import json_option, print_json
+from thalweg.cli.output import json_option, print_json, with_settings, words_argument
 
 
 @click.command()
 @click.argument("target")
+@words_argument
 @click.option("-n", "count", type=int, default=3, show_default=True, help="Samples or rows to show.")
 @click.option("--row", type=int, default=None, help="Row of a record set to begin with, from 0.")
 @click.option("--step", type=int, default=None, help="Optimiser step of a feed to show, from 0.")
@@ -22,6 +23,7 @@ from thalweg.cli.output import json_option, print_json
 @json_option
 def command(
     target: str,
+    words: tuple[str, ...],
     *,
     count: int,
     row: int | None,
@@ -34,17 +36,21 @@ def command(
 ) -> None:
     """Show what the model will see, token by token, coloured by label.
 
-    TARGET is the folder of a record set, or file.py:name for a feed or loader in a Python file (imported, never run as
-    a script). Without a terminal, trained tokens stand in brackets.
+    TARGET is the folder of a record set, file.py:name for a feed or loader in a Python file (imported, never run as
+    a script), or a file of settings (data.yaml, data.yaml:val) with words such as train.batch.size=2 behind it.
+    Without a terminal, trained tokens stand in brackets.
     """
     from thalweg.check.inspect import inspect  # noqa: PLC0415 (numpy is needed for the look, not for --help)
+    from thalweg.check.target import load_target, split_settings  # noqa: PLC0415
     from thalweg.check.terminal import show  # noqa: PLC0415
 
-    report = inspect(target, step, rank, count, world=world, row=row, tokenizer=tokenizer)
+    settings = split_settings(target) is not None
+    thing = load_target(target, words) if settings or words else target
+    report = inspect(thing, step, rank, count, world=world, row=row, tokenizer=tokenizer)
     if html is not None:
         html.write_text(report.html(), "utf-8")
         click.echo(f"written: {html}", err=True)
     if as_json:
-        print_json(report.to_dict())
+        print_json(with_settings(report.to_dict(), thing))
     elif html is None:
         show(report)

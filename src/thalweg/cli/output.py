@@ -14,12 +14,22 @@ import click
 
 from thalweg.core.errors import ThalwegError
 
+words_argument = click.argument("words", nargs=-1, metavar="[NAME.STAGE.SETTING=VALUE]...")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document to stdout instead of text.")
 
 
 def print_json(data: Any) -> None:
     """Print one JSON document; numpy numbers and arrays, paths and other values become what they look like."""
     click.echo(json.dumps(data, indent=2, ensure_ascii=False, default=_plain))
+
+
+def with_settings(answer: Any, value: Any) -> Any:
+    """Put the resolved whole of the file that made `value` beside an answer: {"settings": ..., "result": ...}.
+
+    An answer about anything else stays as it is.
+    """
+    settings = getattr(value, "settings", None)
+    return answer if settings is None else {"settings": settings, "result": answer}
 
 
 def _plain(value: Any) -> Any:

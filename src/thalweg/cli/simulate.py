@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from thalweg.check.target import load_target
-from thalweg.cli.output import json_option, print_json
+from thalweg.cli.output import json_option, print_json, with_settings, words_argument
 from thalweg.core.errors import ConfigError
 from thalweg.feed.feed import Feed
 from thalweg.feed.loader import FeedLoader
@@ -29,24 +29,30 @@ def feed_of(value: Any, target: str) -> Feed:
 
 
 @click.command(
-    name="simulate", help="Work out an epoch of TARGET (file.py:feed) on any number of ranks; no data is read."
+    name="simulate",
+    help="Work out an epoch of TARGET (file.py:feed, data.yaml) on any number of ranks; no data is read.",
 )
 @click.argument("target")
+@words_argument
 @click.option("--world", "worlds", default="1", show_default=True, help="Numbers of ranks, separated by commas.")
 @click.option("--accumulation", default=1, show_default=True, help="Micro-batches of a step.")
 @click.option("--seed", default=0, show_default=True, help="The loader's seed.")
 @click.option("--epoch", default=0, show_default=True, help="Which epoch.")
 @json_option
-def command(target: str, worlds: str, accumulation: int, seed: int, epoch: int, as_json: bool) -> None:  # noqa: PLR0917
+def command(target: str, words: tuple[str, ...], worlds: str, as_json: bool, **asked: int) -> None:
     """Print one line for each number of ranks."""
-    feed = feed_of(load_target(target), target)
+    value = load_target(target, words)
+    feed = feed_of(value, target)
+    if isinstance(value, FeedLoader):  # its own layout, where the line says nothing else
+        asked["accumulation"] = max(asked["accumulation"], value.options.accumulation)
+        asked["seed"] = asked["seed"] or value.options.seed
     try:
         numbers = [int(w) for w in worlds.split(",")]
     except ValueError as error:
         raise ConfigError(f"--world {worlds!r} is no list of numbers", fix="--world 8,16,64") from error
-    results = simulate(feed, numbers, accumulation=accumulation, seed=seed, epoch=epoch)
+    results = simulate(feed, numbers, **asked)
     if as_json:
-        print_json([r.to_dict() for r in results])
+        print_json(with_settings([r.to_dict() for r in results], value))
         return
     head = ("ranks", "steps", "rows left", "tokens a rank", "padding", "straggler", "MB a rank", "shapes")
     click.echo("{:>6} {:>10} {:>10} {:>14} {:>8} {:>9} {:>10} {:>7}".format(*head))

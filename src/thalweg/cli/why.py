@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from thalweg.check.target import load_target
-from thalweg.cli.output import json_option, print_json
+from thalweg.cli.output import json_option, print_json, with_settings, words_argument
 from thalweg.cli.simulate import feed_of
 from thalweg.core.errors import ConfigError
 from thalweg.core.topology import Topology
@@ -18,8 +18,11 @@ from thalweg.feed.loader import FeedLoader
 from thalweg.feed.rowsof import MicroRows, Origin, Seen, refuse_stream, why_sample, why_step
 
 
-@click.command(name="why", help="Name the samples of a step of TARGET (file.py:feed), or the steps of a sample.")
+@click.command(
+    name="why", help="Name the samples of a step of TARGET (file.py:feed, data.yaml), or the steps of a sample."
+)
 @click.argument("target")
+@words_argument
 @click.option("--step", type=int, help="Step of the run, from 0.")
 @click.option("--sample", help="Id of a sample.")
 @click.option("--rank", default=0, show_default=True)
@@ -30,9 +33,9 @@ from thalweg.feed.rowsof import MicroRows, Origin, Seen, refuse_stream, why_samp
 )
 @click.option("--seed", default=0, show_default=True, help="The loader's seed.")
 @json_option
-def command(target: str, as_json: bool, **asked: Any) -> None:
+def command(target: str, words: tuple[str, ...], as_json: bool, **asked: Any) -> None:
     """Answer one of the two questions."""
-    value = load_target(target)
+    value = load_target(target, words)
     feed = feed_of(value, target)
     refuse_stream(feed)
     if isinstance(value, FeedLoader):  # its own layout, where the line says nothing else
@@ -45,7 +48,7 @@ def command(target: str, as_json: bool, **asked: Any) -> None:
         )
     answer, text = _of_step(feed, asked) if asked["sample"] is None else _of_sample(feed, asked)
     if as_json:
-        print_json(answer)
+        print_json(with_settings(answer, value))
     else:
         click.echo(text)
 

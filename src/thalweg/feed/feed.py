@@ -285,6 +285,15 @@ class Feed:
         """Give item i of the first epoch, made in this process."""
         return import_module("thalweg.feed.look").at(self, i)
 
+    def to_config(self) -> list[dict[str, Any]]:
+        """Write the stages as a file of settings would, defaults left out; `tw.load_config` reads them.
+
+        Raises:
+            ConfigError: a function or data in memory that has no name a file could say.
+        """
+        config: list[dict[str, Any]] = import_module("thalweg.feed.config").config_of(self)
+        return config
+
     def __iter__(self) -> Iterator[Any]:
         """Walk the first epoch in this process, item by item, without state."""
         items: Iterator[Any] = import_module("thalweg.feed.look").walk(self)

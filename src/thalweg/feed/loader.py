@@ -84,6 +84,7 @@ class FeedLoader:
             topology, epochs, max_steps, accumulation, tail or ("drop" if epochs == 1 else "carry"), seed, workers,
             max_bytes, prefetch, until=until, stall_after=stall_after,
         )  # fmt: skip
+        self.settings: dict[str, Any] | None = None  # the resolved whole of the file that made this loader
         self._ledger = None if ledger is None else Ledger(ledger, topology)
         self.node: BatchNode = self._engine()
         self._agreed, self._closed = agree is None, False
@@ -236,6 +237,16 @@ class FeedLoader:
         else:
             self.node.restore(dict(state))
         self._agreed = self._agree is None
+
+    @property
+    def lineage(self) -> dict[str, Any]:
+        """Say what the batches come from: {"sources": what made the data, "settings": the resolved file, or None}."""
+        sources = {s.origin: dict(s.source.lineage) for s in self.feed.stages if isinstance(s, st.From)}
+        for head in self.feed.stages[:1]:
+            for name, part in getattr(head, "feeds", ()):
+                first = part.stages[0]
+                sources |= {name: dict(first.source.lineage)} if isinstance(first, st.From) else {}
+        return {"sources": sources, "settings": self.settings}
 
     # ---- end
 

@@ -98,6 +98,7 @@ def from_records(
         RecordsError: the set is missing or unfinished.
         ConfigError: a column that it does not have.
     """
+    given = {"records": records, "columns": columns, "storage_options": storage_options}
     if isinstance(records, str | os.PathLike):
         records_room = import_module("thalweg.store.records")  # pyarrow loads here, not before
         more: dict[str, Any] = {"storage_options": dict(storage_options)} if storage_options else {}
@@ -106,7 +107,9 @@ def from_records(
         raise ConfigError(
             f"{type(records).__name__} is no record set", where="from_records", fix="a path, or tw.open_records(path)"
         )
-    return Feed((From(RecordsSource(records, columns), str(records.path), "from_records"),))
+    else:
+        given["records"] = str(records.path)
+    return Feed((From(RecordsSource(records, columns), str(records.path), "from_records", given),))
 
 
 def from_dataset(obj: Any, *, id: str | None = None, fingerprint: str | None = None, lengths: Any = None) -> Feed:  # noqa: A002
@@ -167,4 +170,5 @@ def from_files(
     lines = import_module("thalweg.store.lines")
     paths = [files] if isinstance(files, str | os.PathLike) else list(files)
     source = lines.open_files(paths, format=format, id=id, columns=columns)
-    return Feed((From(source, ", ".join(map(str, paths)), "from_files"),))
+    given = {"files": files, "format": format, "id": id, "columns": columns}
+    return Feed((From(source, ", ".join(map(str, paths)), "from_files", given),))

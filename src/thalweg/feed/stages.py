@@ -43,11 +43,15 @@ def describe(value: Any) -> str:
 
 @dataclass(frozen=True, eq=False)
 class From(Stage):
-    """Data with random access. `origin` is the path or a word for the object; `opened_by` is the name typed."""
+    """Data with random access. `origin` is the path or a word for the object; `opened_by` is the name typed.
+
+    `given` is what the opener was told by name, where a file could say it; None for data in memory.
+    """
 
     source: "Source"
     origin: str
     opened_by: str = "from_dataset"
+    given: "Mapping[str, Any] | None" = None
     verb: ClassVar[str] = "from"
 
     def __str__(self) -> str:

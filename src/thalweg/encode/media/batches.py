@@ -50,6 +50,7 @@ class MediaCollator:
         kinds: bool = True,
         threads: int = 4,
     ) -> None:
+        self._arguments = {k: v for k, v in locals().items() if k not in {"self", "__class__"}}
         self.media, self.packed, self.pad_id, self.capacity = media, packed, pad_id, capacity
         self.always_media, self.dummy, self.kinds, self.threads = always_media, dummy, kinds, threads
 

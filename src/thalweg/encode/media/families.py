@@ -93,6 +93,7 @@ class Media:
         clip_step: float | None = None,
         behind: str | None = None,
     ) -> None:
+        self._arguments: dict[str, Any] | None = None
         omni = feature_extractor is not None
         self.clip_step = 25.0 if clip_step is None and omni else clip_step
         self.behind = behind or ("largest" if omni else "side")
@@ -118,7 +119,11 @@ class Media:
             settings: as the constructor's.
         """
         if isinstance(model, (str, Path)):
-            return cls._of_folder(Path(model), settings)
+            told = {"model": str(model), **settings}
+            made = cls._of_folder(Path(model), settings)
+            if made is not None:
+                made._arguments = told  # noqa: SLF001 - so that a file can name it
+            return made
         parts = [getattr(model, name, None) for name in ("image_processor", "feature_extractor")]
         return cls(*parts, **settings) if any(p is not None for p in parts) else None
 
