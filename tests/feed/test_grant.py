@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from thalweg.core.errors import StalledError, ThalwegError
 from thalweg.core.topology import Topology
-from thalweg.feed.grant import EMPTY, ENDED, FAILED, READING, Answer, grant
+from thalweg.feed.grant import EMPTY, ENDED, FAILED, READING, Answer, grant, of_ranks
 from thalweg.feed.loader import FeedLoader
 from thalweg.feed.open import from_stream
 
@@ -173,3 +173,14 @@ def test_three_samples_on_seven_ranks_end_at_once_for_all():
     # K33
     results = Ranks(7).run(from_stream(data(3)).batch(1))
     assert results == [([], None)] * 7
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["reading", "ended", "failed", "empty"])), min_size=2))
+def test_peers_of_a_rank_answer_as_one_that_has_what_all_of_them_have(found):
+    answers = [Answer(*a) for a in found]
+    (one,) = of_ranks([(0, a) for a in answers], 1)
+    assert one.ready == min(a.ready for a in answers)
+    least = {a.status for a in answers if a.ready == one.ready}
+    assert one.status in least
+    assert (one.status == "reading") == (least == {"reading"})
+    assert of_ranks([(r, a) for r, a in enumerate(answers)], len(answers)) == answers

@@ -41,6 +41,27 @@ class Grant:
     empty: int | None = None
 
 
+def of_ranks(answers: Sequence[tuple[int, Answer]], world: int) -> list[Answer]:
+    """Put the answers of processes that read the same rows together: tensor- and context-parallel peers of a rank.
+
+    Peers have handed over the same steps of the same order. So one that has ended says it for those that have not
+    seen it yet, and what one has not ready none may take.
+
+    Args:
+        answers: (data-parallel rank, answer) of every process.
+        world: data-parallel ranks.
+    """
+    by_rank: list[list[Answer]] = [[] for _ in range(world)]
+    for rank, answer in answers:
+        by_rank[rank].append(answer)
+    found: list[Answer] = []
+    for peers in by_rank:
+        ready = min(a.ready for a in peers)
+        words = [a.status for a in peers if a.ready == ready]
+        found.append(Answer(ready, next((w for w in (FAILED, EMPTY, ENDED) if w in words), READING)))
+    return found
+
+
 def grant(answers: Sequence[Answer], most: int, until: str) -> Grant:
     """Grant the least of what is ready, at most `most` steps.
 

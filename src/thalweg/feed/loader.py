@@ -4,11 +4,12 @@ Decides what `for`, `len`, `step`, states and the end mean to the user (SEMANTIC
 depends on the feed's kind; how a batch becomes tensors is the business of a callable that is handed in.
 """
 
+import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -29,14 +30,30 @@ Finish = Callable[[Batch], Batch]
 Agree = Callable[[str], list[str]]  # this rank's text -> the texts of all ranks, in their order
 
 
+@runtime_checkable
+class FinishAhead(Protocol):
+    """A `Finish` that begins with batches before they are handed over."""
+
+    lead: int
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Give the batch to hand over."""
+        ...
+
+    def ahead(self, batches: Sequence[Batch]) -> None:
+        """Begin with the batches to come; others that were begun are forgotten."""
+        ...
+
+
 class FeedLoader:
-    """Batches of one rank.
+    """Batches of one rank, in one order that any number of ranks continues.
 
     Args:
         feed: what is read.
-        topology: the place of this process.
+        topology: place of this process; "auto": torch.distributed, else RANK and WORLD_SIZE: each process a
+            data-parallel rank.
         epochs: of one `for`: 1 makes each `for` an epoch, 3 makes one `for` three, None is endless.
-        max_steps: steps of the run at which it ends.
+        max_steps: optimiser steps of the run at which it ends.
         gradient_accumulation_steps: micro-batches of a step.
         global_batch_size: rows of a step over all ranks; decides the accumulation.
         tail: "drop" | "carry" | "pad" | "repeat"; None is "drop" for epochs=1, else "carry".
@@ -44,22 +61,24 @@ class FeedLoader:
         workers: where a stage does not say; 0 runs all inline.
         max_bytes: in flight on this rank.
         prefetch: batches made ahead.
+        return_tensors: "auto" (torch where it is installed) | "pt" | "np".
+        device: where tensors go, copied two batches ahead where it has streams; None leaves them on the CPU.
         require: "planned" refuses a stream.
-        ledger: folder of the ledger.
+        ledger: folder of the ledger; None keeps none.
         until: streams on several ranks: "first" ends all with the first to end, "all" with the last (filler rows).
         stall_after: streams: seconds without progress before an error that says who waits for what.
-        finish: numpy batch -> the batch handed over.
-        agree: gives the texts of all ranks; None where there is one process.
+        agree: gives the texts of all ranks; None: that of the place, where there are several ranks.
 
     Raises:
         ConfigError: a combination that cannot be right; a stream where a planned feed is required.
+        MissingExtraError: tensors are asked for and torch is not installed.
     """
 
     def __init__(
         self,
         feed: Feed,
         *,
-        topology: Topology,
+        topology: Topology | str = "auto",
         epochs: int | None = 1,
         max_steps: int | None = None,
         gradient_accumulation_steps: int = 1,
@@ -69,26 +88,45 @@ class FeedLoader:
         workers: int | str = "auto",
         max_bytes: int | str = "auto",
         prefetch: int = 2,
+        return_tensors: str = "auto",
+        device: Any = None,
         require: str | None = None,
-        ledger: str | None = None,
+        ledger: str | os.PathLike[str] | None = None,
         until: str = "first",
         stall_after: float = 300.0,
-        finish: Finish | None = None,
         agree: Agree | None = None,
     ) -> None:
         _check(feed, epochs, max_steps, tail, require)
         _check_run(seed, workers, max_bytes, prefetch)
-        accumulation = _accumulation(feed, topology, gradient_accumulation_steps, global_batch_size)
-        self.feed, self.topology, self._finish, self._agree = feed, topology, finish, agree
+        place, asked = self._find_place(topology)
+        accumulation = _accumulation(feed, place, gradient_accumulation_steps, global_batch_size)
+        self.feed, self.topology, self._finish = feed, place, self._find_finish(return_tensors, device)
+        self._agree = agree = agree or asked
         self.options = RunOptions(
-            topology, epochs, max_steps, accumulation, tail or ("drop" if epochs == 1 else "carry"), seed, workers,
+            place, epochs, max_steps, accumulation, tail or ("drop" if epochs == 1 else "carry"), seed, workers,
             max_bytes, prefetch, until=until, stall_after=stall_after,
         )  # fmt: skip
         self.settings: dict[str, Any] | None = None  # the resolved whole of the file that made this loader
-        self._ledger = None if ledger is None else Ledger(ledger, topology)
+        self._ledger = None if ledger is None else Ledger(str(ledger), place)
         self.node: BatchNode = self._engine()
-        self._agreed, self._closed = agree is None, False
+        self._agreed, self._closed, self._warm = agree is None, False, False
         self._finalizer = weakref.finalize(self, _end, self.node, self._ledger)
+
+    def _find_place(self, topology: Topology | str) -> tuple[Topology, Agree | None]:
+        """Give the place, and what asks all ranks; where torch may be asked `bind.loader` does it."""
+        if isinstance(topology, Topology):
+            return topology, None
+        if topology != "auto":
+            raise ConfigError(
+                f"topology={topology!r} is unknown", where="Loader", fix='"auto", or tw.Topology(rank=..., world=...)'
+            )
+        return Topology.from_env(os.environ), None
+
+    def _find_finish(self, return_tensors: str, device: Any) -> Finish | None:
+        """Give what numpy batches become; here they stay what they are."""
+        if return_tensors == "pt" or device is not None:
+            raise ConfigError("this loader gives numpy arrays", where="FeedLoader", fix="tw.Loader")
+        return None
 
     def _engine(self) -> BatchNode:
         if self.feed.kind == "planned":
@@ -99,7 +137,7 @@ class FeedLoader:
                 )
             return PlannedNode(compiled, self.options, self._ledger)
         streams = import_module("thalweg.feed.stream")
-        ask = None if self._agree is None else streams.asking(self._agree)
+        ask = None if self._agree is None else streams.asking(self._agree, self.topology)
         node: BatchNode = streams.batches(self.feed, replace(self.options, agree=ask))
         return node
 
@@ -110,6 +148,7 @@ class FeedLoader:
         self._must_be_open()
         self._agreement()
         self.node.begin()
+        self._warm = False
         return self._walk()
 
     def _walk(self) -> Iterator[Batch]:
@@ -124,7 +163,13 @@ class FeedLoader:
 
     def _next(self) -> Batch:
         batch = next(self.node)
-        return batch if self._finish is None else self._finish(batch)
+        if self._finish is None:
+            return batch
+        done = self._finish(batch)
+        if self._warm and isinstance(self._finish, FinishAhead):  # the first batch waits for none behind it
+            self._finish.ahead(self.node.coming(self._finish.lead))
+        self._warm = True
+        return done
 
     def _agreement(self) -> None:
         """Stop where ranks differ in feed, seed or place, before the first batch."""

@@ -54,6 +54,10 @@ class BatchNode(Node, Protocol):
         """Give the next micro-batch without moving, also before a `for`."""
         ...
 
+    def coming(self, n: int) -> list[Batch]:
+        """Give up to n micro-batches behind the last one handed over, without moving; a stream waits for none."""
+        ...
+
     def begin(self) -> None:
         """Start a `for`: continue right after `restore`, else go to the first row of the running epoch."""
         ...

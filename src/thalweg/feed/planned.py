@@ -4,8 +4,7 @@ Decides how far to read ahead and what a state holds: the edge of the last step 
 never work made ahead. Which rows a step takes is `plan.steps`; what a batch looks like is `feed.batch`.
 """
 
-from collections import deque
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -24,6 +23,7 @@ from thalweg.feed.even import Dealer, Shapes, balanced_order, fixed
 from thalweg.feed.gather import Documents, Reader, request_of, select
 from thalweg.feed.identity import compare, numbers_of, parts_of, whole, written
 from thalweg.feed.ledger import Ledger
+from thalweg.feed.lookahead import Lookahead
 from thalweg.feed.mapread import read_ahead, words_of
 from thalweg.feed.meters import Meters
 from thalweg.feed.node import RunOptions
@@ -82,8 +82,7 @@ class PlannedNode:
             )
         self._place, self._step, self._epoch = Place(), 0, 0
         self._started = self._resumed = False
-        self._ahead: Iterator[tuple[Batch, Micro]] | None = None
-        self._peeked: deque[tuple[Batch, Micro]] = deque()
+        self._ahead: Lookahead[tuple[Batch, Micro]] | None = None
         self._counted: tuple[Any, int] = (None, 0)  # a step and its label tokens
         self._chunk = 1  # micro-batches read in one call; grows when the first one is out
 
@@ -193,13 +192,12 @@ class PlannedNode:
             if self.ledger is not None:
                 self.ledger.event("restarted", self._place, self._step)
         self._started, self._resumed = True, False
-        self._ahead, self._chunk = self._run(), 1
+        self._ahead, self._chunk = Lookahead(self._run()), 1
 
     def _drop(self) -> None:
-        if isinstance(self._ahead, Generator):
+        if self._ahead is not None:
             self._ahead.close()  # ends the workers
         self._ahead = None
-        self._peeked.clear()
 
     # ---- hand over
 
@@ -210,8 +208,9 @@ class PlannedNode:
 
     def __next__(self) -> Batch:
         """Hand over the next micro-batch and move past it."""
-        batch = self.peek()
-        _, micro = self._peeked.popleft()
+        self.peek()
+        assert self._ahead is not None
+        batch, micro = self._ahead.pop()
         self._epoch = micro.step.epoch
         if self.ledger is not None and micro.digests is not None:
             self.ledger.add(micro.number, micro.micro, micro.spans, micro.digests)
@@ -222,8 +221,12 @@ class PlannedNode:
     def look(self) -> Batch:
         """Give the next micro-batch without moving, also before a `for`."""
         if self._ahead is None:
-            self._ahead = self._run()
+            self._ahead = Lookahead(self._run())
         return self.peek()
+
+    def coming(self, n: int) -> list[Batch]:
+        """Give up to n micro-batches of the running `for` behind the last one handed over, without moving."""
+        return [] if self._ahead is None else [batch for batch, _ in self._ahead.coming(n)]
 
     def peek(self) -> Batch:
         """Give the next micro-batch of the running `for` without moving.
@@ -231,15 +234,13 @@ class PlannedNode:
         Raises:
             StopIteration: the `for` is over.
         """
-        if not self._peeked:
-            if self._ahead is None:
-                raise StopIteration
-            try:
-                self._peeked.append(next(self._ahead))
-            except StopIteration:
-                self._started, self._ahead = False, None  # a finished `for`: the next one is the next
-                raise
-        return self._peeked[0][0]
+        if self._ahead is None:
+            raise StopIteration
+        try:
+            return self._ahead.peek()[0]
+        except StopIteration:
+            self._started, self._ahead = False, None  # a finished `for`: the next one is the next
+            raise
 
     def _run(self) -> Iterator[tuple[Batch, Micro]]:
         """Give all micro-batches of a `for`, read some at a time."""

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from thalweg.core.batch import Batch
 from thalweg.core.errors import StalledError, StateError
 from thalweg.core.state import State
+from thalweg.core.topology import Topology
 from thalweg.feed.feed import Feed
-from thalweg.feed.grant import EMPTY, ENDED, FAILED, READING, Answer, grant
+from thalweg.feed.grant import EMPTY, ENDED, FAILED, READING, Answer, grant, of_ranks
 from thalweg.feed.node import RunOptions
 from thalweg.feed.streambatch import StreamBatcher
 from thalweg.feed.streamchain import Chain, build
@@ -67,6 +68,7 @@ class StreamNode:
         self._run: InlineMap | OrderedMap | None = None
         self._turns: Iterator[Turn] | None = None
         self._ready: deque[Batch] = deque()
+        self._taken: deque[Turn] = deque()  # steps that were looked at before their turn
         self._granted, self._fill = 0, False
         self._ended = False
         self._waited = 0.0
@@ -158,6 +160,21 @@ class StreamNode:
             self._next_step()
         return self._ready[0]
 
+    def coming(self, n: int) -> list[Batch]:
+        """Give up to n micro-batches behind the last one handed over, as far as they are ready and granted."""
+        run, turns = self._run, self._turns
+        out = list(self._ready)
+        for turn in self._taken:
+            out += turn.outputs[0][1] if turn.error is None else []
+        while len(out) < n and turns is not None and isinstance(run, OrderedMap) and not self._fill:
+            if any(t.error is not None or not t.outputs[0][1] for t in self._taken) or not run.poll()[0]:
+                break  # an error or an end comes at its place
+            if self.options.agree is not None and len(self._taken) >= self._granted:
+                break
+            self._taken.append(next(turns))
+            out += self._taken[-1].outputs[0][1] if self._taken[-1].error is None else []
+        return out[:n]
+
     def _next_step(self) -> None:
         limit = self.options.max_steps
         if self._ended or (limit is not None and self._step >= limit):
@@ -201,7 +218,7 @@ class StreamNode:
         assert self._turns is not None
         start = time.perf_counter()
         try:
-            turn = next(self._turns)
+            turn = self._taken.popleft() if self._taken else next(self._turns)
         except StopIteration:
             raise StateError("the stream ended without saying where", fix="this is a fault of thalweg") from None
         finally:
@@ -335,6 +352,7 @@ class StreamNode:
     def _close_run(self) -> None:
         self._looked = False
         run, self._run, self._turns = self._run, None, None
+        self._taken.clear()
         if run is not None:
             run.close()
         if self._chain is not None:
@@ -346,12 +364,13 @@ class StreamNode:
         self._close_run()
 
 
-def asking(gather: Callable[[str], list[str]]) -> Callable[[int, str], list[tuple[int, str]]]:
-    """Make the question to all ranks out of a function that gathers a text from each."""
+def asking(gather: Callable[[str], list[str]], place: Topology) -> Callable[[int, str], list[tuple[int, str]]]:
+    """Make the question to all data-parallel ranks out of a function that gathers a text from each process."""
 
     def ask(ready: int, status: str) -> list[tuple[int, str]]:
-        answers = [text.split(" ") for text in gather(f"{ready} {status}")]
-        return [(int(number), word) for number, word in answers]
+        answers = [text.split(" ") for text in gather(f"{place.dp_rank} {ready} {status}")]
+        found = of_ranks([(int(rank), Answer(int(n), word)) for rank, n, word in answers], place.dp_size)
+        return [(answer.ready, answer.status) for answer in found]
 
     return ask
 

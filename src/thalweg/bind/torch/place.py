@@ -5,10 +5,12 @@ Decides that every process of a plain process group is a data-parallel rank; oth
 
 import os
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
 
+from thalweg.core.errors import AgreementError
 from thalweg.core.topology import Topology
 
 
@@ -24,18 +26,30 @@ def topology() -> Topology:
     return Topology.from_env(os.environ)
 
 
-def agreement() -> Callable[[str], list[str]] | None:
+def agreement(timeout: float = 1800.0) -> Callable[[str], list[str]] | None:
     """Give a function that gathers a text from all ranks; None where there is no process group.
 
     It uses a group of its own on the CPU, made at its first call, so that it never waits behind the job's work.
+
+    Args:
+        timeout: seconds that a rank waits for the others; the ranks that did not come are then named.
     """
     if not initialised() or dist.get_world_size() == 1:
         return None
     made: list[Any] = []
+    wait = timedelta(seconds=timeout)
 
     def gather(text: str) -> list[str]:
         if not made:
-            made.append(dist.new_group(backend="gloo"))
+            made.append(dist.new_group(backend="gloo", timeout=wait))
+        try:
+            dist.monitored_barrier(made[0], timeout=wait, wait_all_ranks=True)
+        except RuntimeError as error:
+            raise AgreementError(
+                f"not all ranks came to agree within {timeout:g} s: {str(error).splitlines()[0]}",
+                where=f"rank {dist.get_rank()}",
+                fix="make and iterate the loader on every rank of the job",
+            ) from error
         texts: list[str] = [""] * dist.get_world_size()
         dist.all_gather_object(texts, text, group=made[0])
         return texts

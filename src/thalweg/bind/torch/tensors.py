@@ -4,6 +4,7 @@ Decides which values become tensors. Shares memory with the numpy arrays: the ca
 """
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,10 @@ def _tensor(value: Any) -> Any:
 
 
 def finisher(device: Any = None) -> Callable[[Batch], Batch]:
-    """Give what makes a numpy batch a torch batch, on `device` where one is named."""
+    """Give what makes a numpy batch a torch batch, on `device` where one is named.
+
+    On a device with streams batches are copied two ahead (`bind.torch.copies`).
+    """
     if device is None:
         return to_tensors
     try:
@@ -36,6 +40,8 @@ def finisher(device: Any = None) -> Callable[[Batch], Batch]:
         raise ConfigError(
             f"device={device!r}: this torch sees no GPU", where="Loader", fix="leave device out, or check the driver"
         )
-    if target.type == "cuda":
-        return lambda batch: to_tensors(batch).pin_memory().to(target, non_blocking=True)
+    if target.type not in {"cpu", "meta"} and hasattr(torch.get_device_module(target), "Stream"):
+        copies = import_module("thalweg.bind.torch.copies")
+        ahead: Callable[[Batch], Batch] = copies.Copies(copies.Accelerator(target))
+        return ahead
     return lambda batch: to_tensors(batch).to(target)

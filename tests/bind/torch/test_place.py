@@ -1,0 +1,44 @@
+"""The agreement of ranks names those that did not come."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+pytest.importorskip("torch")
+
+JOB = textwrap.dedent(
+    """
+    import sys, torch.distributed as dist
+    from thalweg.bind.torch.place import agreement
+    from thalweg.core.errors import AgreementError
+
+    rank = int(sys.argv[2])
+    dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=rank, world_size=3)
+    agree = agreement(timeout=3)
+    print(agree(f"rank {rank}"))
+    if rank != 2:
+        try:
+            agree("again")
+        except AgreementError as error:
+            print(error)
+    """
+)
+
+
+@pytest.mark.slow
+def test_ranks_that_do_not_come_are_named_and_nobody_waits_for_ever(tmp_path):  # E47
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", JOB, str(tmp_path / "store"), str(r)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for r in range(3)
+    ]  # fmt: skip
+    told = [r.communicate(timeout=120) for r in ranks]
+    for out, err in told:
+        assert out.splitlines()[0] == "['rank 0', 'rank 1', 'rank 2']", err
+    assert "not all ranks came to agree within 3 s" in told[0][0]
+    assert "Ranks 2 failed" in told[0][0] or "Rank(s) 2" in told[0][0] or "[2]" in told[0][0], told[0][0]
+    assert "not all ranks came" in told[1][0]
