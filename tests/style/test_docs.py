@@ -5,7 +5,7 @@ A page may hold, as HTML comments that a reader does not see,
   <!-- before                       code that makes what a block below takes for granted (a file, a tokenizer).
   text = "..."
   -->
-Pages that use torch or transformers are marked slow.
+Pages that use torch or transformers are marked `slow` and `pages`: `make test` runs them, a bare `pytest` does not.
 """
 
 import os
@@ -47,7 +47,7 @@ def program(page):
 
 def marked(page):
     heavy = HEAVY.search(program(page))
-    return pytest.param(page, id=page.name, marks=[pytest.mark.slow] if heavy else [])
+    return pytest.param(page, id=page.name, marks=[pytest.mark.slow, pytest.mark.pages] if heavy else [])
 
 
 @pytest.mark.parametrize("page", [marked(p) for p in PAGES if program(p).strip()])
