@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import thalweg as tw
-from thalweg.core.errors import StateError
+from thalweg.core.errors import ConfigError, StateError
 from thalweg.testing import Leg, assert_continues_anywhere
 
 
@@ -173,3 +173,58 @@ def test_grouping_by_length_saves_padding_and_continues_anywhere():
     assert shares["in order"] > 0.5
     feed = plain.balance("tokens", window=64, run=8).batch(2)
     assert_continues_anywhere(lambda t, a: loader(feed, t, a, epochs=None), [Leg(5, 2, 2), Leg(7, 3), Leg(4, 1, 4)])
+
+
+# C21 C23 E49 C40
+@given(st.lists(st.integers(1, 64), min_size=8, max_size=80), st.sampled_from([1, 4]), st.booleans(), legs())
+@settings(max_examples=60, deadline=None)
+def test_rows_of_several_lengths_have_one_shape_a_step_and_continue_on_any_layout(lengths, align, balanced, layouts):
+    capacities = (16, 32, 64)
+    feed = source(lengths).shuffle().pack(capacities, align=align)
+    feed = (feed.balance(a=1, b=0.1) if balanced else feed).batch(2)
+    assert_continues_anywhere(lambda t, a: loader(feed, t, a, epochs=None), layouts)
+    ranks = [list(loader(feed, tw.Topology(r, 3), tail="pad")) for r in range(3)]
+    seen = []
+    for step in zip(*ranks, strict=True):
+        assert len({b["input_ids"].shape for b in step}) == 1
+        assert step[0]["input_ids"].shape in {(2, c) for c in capacities}
+        seen += [i for b in step for row in b.info.ids for i in row]
+        for b in step:
+            assert np.diff(b["cu_seq_lens_q"]).sum() == b["input_ids"].size
+    assert sorted(seen, key=int) == [str(i) for i in range(len(lengths))]
+
+
+def test_several_row_lengths_compute_on_less_padding_than_one():
+    lengths = [int(n) for n in np.random.default_rng(0).choice([700, 90, 60], 400, p=[0.1, 0.5, 0.4])]
+
+    def computed(capacity):
+        feed = source(lengths).shuffle().pack(capacity, max_docs=4).batch(1)
+        return sum(b["input_ids"].size for r in range(4) for b in loader(feed, tw.Topology(r, 4), tail="pad"))
+
+    assert computed((256, 1024)) < 0.8 * computed(1024)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"capacity": (64, 32), "policy": "fill"}, "best_fit only"),
+        ({"capacity": (64, 30), "align": 4}, "rows of 28"),
+        ({"capacity": ()}, "needs a length"),
+        ({"capacity": (64, 0)}, "at least 1"),
+    ],
+)
+def test_row_lengths_that_can_not_be_planned_are_refused_when_the_feed_is_built(words, said):
+    with pytest.raises(ConfigError, match=said):
+        source([3]).pack(**words)
+
+
+def test_several_row_lengths_on_a_stream_are_refused():
+    with pytest.raises(ConfigError, match=r"one shape.*cache"):
+        source([3]).map(lambda s: s).pack((32, 64), overlong="drop")
+
+
+def test_the_tail_of_a_state_is_compared_where_it_decides_the_order():
+    feed = source([3, 9, 14] * 9).shuffle().bucket([8], [2, 2])
+    state = loader(feed, tail="carry").state_dict()
+    with pytest.raises(StateError, match="carry"):
+        loader(feed, tail="pad").load_state_dict(state)

@@ -23,10 +23,7 @@ Columns: TypeAlias = Mapping[str, Column]
 
 def attention_mask(rows: RowArrays) -> NDArray[np.int64]:
     """Give 1 on real places and 0 on padding, int64 (B, L), from the lengths of the rows."""
-    width = rows.input_ids.shape[1]
-    at = np.arange(width)
-    real = at >= width - rows.lengths[:, None] if rows.pad == "left" else at < rows.lengths[:, None]
-    mask: NDArray[np.int64] = real.astype(np.int64)
+    mask: NDArray[np.int64] = rows.real_places().astype(np.int64)
     return mask
 
 
@@ -121,6 +118,7 @@ class Dialect:
             batch["position_ids"] = rows.position_ids  # multimodal positions are given for padded rows too
         if rows.labels_shifted and not self.labels_shifted:
             batch["shift_labels"] = rows.labels  # models that shift inside take these as they are
+            batch["position_ids"] = rows.position_ids  # the place in a slice says nothing of the place in its row
         batch.update(rows.columns)
         return batch
 

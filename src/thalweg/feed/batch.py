@@ -20,6 +20,7 @@ from thalweg.encode.collate import DIALECTS
 from thalweg.feed import stages as st
 from thalweg.feed.gather import MASK, PROVENANCE, Documents, Reader
 from thalweg.feed.rowmap import map_rows
+from thalweg.feed.slicing import Slicing
 from thalweg.plan.rows import Pad, RowArrays, lay_out
 
 Names = Callable[[], tuple[list[list[str]], list[list[str]]]]
@@ -31,13 +32,15 @@ class LazyInfo(BatchInfo):
     Args:
         names: gives (ids, sources), each a list per row.
         labels_shifted: as in `BatchInfo`.
+
+    `whole_label_tokens` counts those of the whole rows, where the batch is a slice of them.
     """
 
-    __slots__ = ("_names",)
+    __slots__ = ("_names", "whole_label_tokens")
 
     def __init__(self, names: Names, *, labels_shifted: bool) -> None:
         super().__init__(labels_shifted=labels_shifted)
-        self._names = names
+        self._names, self.whole_label_tokens = names, 0
         del self.ids, self.sources
 
     def __getattr__(self, name: str) -> Any:
@@ -61,6 +64,7 @@ class Collator:
         reader: names samples.
         lineage: of the data: pad_id.
         row_maps: functions on packed rows.
+        slicing: the slice that this rank gets of each row; None: whole rows.
     """
 
     def __init__(
@@ -70,8 +74,10 @@ class Collator:
         reader: Reader,
         lineage: Mapping[str, Any],
         row_maps: Sequence[st.Map] = (),
+        *,
+        slicing: Slicing | None = None,
     ) -> None:
-        self.row_maps = list(row_maps)
+        self.row_maps, self.slicing = list(row_maps), slicing
         self.stage = batch if batch is not None else st.Batch(1)
         self.pack, self.reader = pack, reader
         self.dialect = None if callable(self.stage.collate) else DIALECTS.get(self.stage.collate)
@@ -80,11 +86,12 @@ class Collator:
         self.pad_id = int(given if given is not None else recorded if recorded is not None else 0)
         if pack is not None and self.stage.pad == "left":
             raise ConfigError("packed rows can't be padded on the left", where="batch", fix='pad="right" or pad="none"')
+        self.multiple = self.stage.pad_to_multiple_of if slicing is None else slicing.multiple(self.stage, pack)
 
     @property
     def labels_shifted(self) -> bool:
-        """Say whether the dialect shifts labels."""
-        return self.dialect is not None and self.dialect.labels_shifted
+        """Say whether labels stand one to the left: the dialect's way, or a slice's."""
+        return self.slicing is not None or (self.dialect is not None and self.dialect.labels_shifted)
 
     def arrays(self, documents: Documents, filler: int, width: int | None = None) -> RowArrays:
         """Lay documents out as rows, and `filler` empty ones behind them.
@@ -105,7 +112,7 @@ class Collator:
             capacity=self.width(documents) if width is None else width,
             pad=cast("Pad", self.stage.pad),
             pad_id=self.pad_id,
-            pad_to_multiple_of=self.stage.pad_to_multiple_of,
+            pad_to_multiple_of=self.multiple,
             align=1 if self.pack is None else self.pack.align,
             max_docs=None if self.pack is None else self.pack.max_docs,
         )
@@ -121,26 +128,27 @@ class Collator:
         if self.pack is None or self.stage.pad == "none":
             return None
         assert documents.tokens is not None
+        top = self.pack.longest
         if self.pack.overlong != "alone":
-            return self.pack.capacity
+            return top
         ends = np.append(0, np.cumsum(-(-documents.tokens.lengths // self.pack.align) * self.pack.align))
         longest = int(np.diff(ends[documents.offsets]).max(initial=0))
-        return max(self.pack.capacity, longest)
+        return max(top, longest)
 
     def collate(
-        self, documents: Documents, filler: int, shape: tuple[int, int] | None = None
-    ) -> tuple[dict[str, Any], BatchInfo]:
+        self, documents: Documents, filler: int, shape: tuple[int, int] | None = None, width: int | None = None
+    ) -> tuple[dict[str, Any], LazyInfo]:
         """Make the batch of some documents, and `filler` rows of weight zero behind them.
 
         Args:
             documents: of the batch.
             filler: rows of weight zero.
             shape: (rows, width) of a batch of single samples; filled up with rows of weight zero.
+            width: tokens of a packed row; None takes the stage's.
 
         Raises:
             ConfigError: samples without tokens under a token dialect, or a column that has no place in it.
         """
-        width = None
         if shape is not None:
             n = len(documents.index)
             documents, filler, width = replace(documents, offsets=np.arange(n + 1)), shape[0] - n, shape[1]
@@ -153,15 +161,21 @@ class Collator:
         if self.stage.pad == "none" and filler and len(rows.weight) != documents.num_rows + filler:
             rows.weight = np.append(rows.weight, np.zeros(filler, np.float32))
         self._refuse_columns(documents)
-        info.num_tokens, info.num_label_tokens, info.weight = rows.num_tokens, rows.num_label_tokens, rows.weight
-        return self.dialect(rows), info
+        return self._dialect(rows, info), info
 
-    def dressed(self, rows: RowArrays, documents: Documents, a: int, b: int) -> tuple[dict[str, Any], BatchInfo]:
-        """Make the batch of arrays that are laid out already: rows a to b of the documents."""
+    def _dialect(self, rows: RowArrays, info: LazyInfo) -> dict[str, Any]:
+        """Give rows, or this rank's slice of them, as the model takes them, and tell their counts."""
         assert self.dialect is not None
-        info = LazyInfo(partial(self._names_of, documents, a, b), labels_shifted=self.labels_shifted)
+        info.whole_label_tokens = rows.num_label_tokens
+        if self.slicing is not None:
+            rows = self.slicing(rows)
         info.num_tokens, info.num_label_tokens, info.weight = rows.num_tokens, rows.num_label_tokens, rows.weight
-        return self.dialect(rows), info
+        return self.dialect(rows)
+
+    def dressed(self, rows: RowArrays, documents: Documents, a: int, b: int) -> tuple[dict[str, Any], LazyInfo]:
+        """Make the batch of arrays that are laid out already: rows a to b of the documents."""
+        info = LazyInfo(partial(self._names_of, documents, a, b), labels_shifted=self.labels_shifted)
+        return self._dialect(rows, info), info
 
     def _names_of(self, documents: Documents, a: int, b: int) -> tuple[list[list[str]], list[list[str]]]:
         return self._names(documents.part(a, b), 0)
@@ -186,13 +200,13 @@ class Collator:
                     fix=f"take it away where it was last used (remove_columns=[{name!r}]), or give collate= a function",
                 )  # fmt: skip
 
-    def _by_function(self, documents: Documents, filler: int, info: BatchInfo) -> dict[str, Any]:
+    def _by_function(self, documents: Documents, filler: int, info: LazyInfo) -> dict[str, Any]:
         samples = self.row_samples(documents)
         n = documents.num_rows
         info.weight = np.append(np.ones(n, np.float32), np.zeros(filler, np.float32))
         if documents.tokens is not None:
             info.num_tokens = len(documents.tokens.values)
-            info.num_label_tokens = _count_labels(documents)
+            info.num_label_tokens = info.whole_label_tokens = _count_labels(documents)
         if self.stage.collate == "raw":
             return {"samples": samples}
         if not samples:

@@ -217,7 +217,7 @@ def _table(leaf: Leaf, packing: st.Pack | None, seed: int, losses: dict[str, int
         assert lengths is not None
         keep = lengths > 0
         if packing.overlong == "drop":
-            keep &= lengths <= packing.capacity // packing.align * packing.align
+            keep &= lengths <= packing.longest // packing.align * packing.align
         if not keep.all():
             kept = np.flatnonzero(keep)
             empty = int(np.count_nonzero(lengths == 0))

@@ -27,7 +27,7 @@ def refuse_overlong(leaves: Sequence[Leaf], stage: st.Pack) -> None:
     """
     if stage.overlong is not None or stage.policy == "concat_split":
         return
-    top = stage.capacity // stage.align * stage.align
+    top = stage.longest // stage.align * stage.align
     long = tokens = total = everything = 0
     where = ""
     for leaf in leaves:

@@ -60,6 +60,11 @@ class Shapes:
 
     def _shapes(self, block: Block) -> tuple[Ints, Ints]:
         """Give rows and width of each batch of a block."""
+        if "batch width" not in block.sums:
+            block.sums["batch rows"], block.sums["batch width"] = self._count(block)
+        return block.sums["batch rows"], block.sums["batch width"]
+
+    def _count(self, block: Block) -> tuple[Ints, Ints]:
         tokens = row_lengths(block, self.lengths)
         counts = np.diff(block.offsets)
         longest = np.zeros(len(block), np.int64)
@@ -87,6 +92,53 @@ class Shapes:
         return rows, width
 
 
+class RowWidths:
+    """The width of packed rows where the plan has several row lengths: one for all ranks of a micro-batch.
+
+    Args:
+        stage: the packing stage.
+        lengths: gives tokens of samples: (source, index) -> int64.
+    """
+
+    def __init__(self, stage: st.Pack, lengths: Any) -> None:
+        self.capacities, self.align, self.lengths = np.asarray(stage.capacities), stage.align, lengths
+
+    def widths(self, block: Block) -> Ints:
+        """Give the row length that each row of a block needs, int64 (r,); a document alone may need more."""
+        if "row width" not in block.sums:
+            block.sums["row width"] = self._widths(block)
+        return block.sums["row width"]
+
+    def _widths(self, block: Block) -> Ints:
+        sizes = row_lengths(block, self.lengths)
+        ends = np.zeros(len(sizes) + 1, np.int64)
+        np.cumsum(-(-sizes // self.align) * self.align, out=ends[1:])
+        tokens = np.diff(ends[block.offsets])
+        longer = np.append(self.capacities, 0)[np.searchsorted(self.capacities, tokens)]
+        widths: Ints = np.maximum(tokens, longer)
+        return widths
+
+    def before(self, block: Block, costs: Costs) -> Costs:
+        """Rank the rows of a block by width, those of one width by cost, float64 (r,)."""
+        rank = np.empty(len(costs))
+        rank[np.lexsort((costs, self.widths(block)))] = np.arange(len(costs))
+        return rank
+
+    def of(self, spans: Sequence[Span], order: BalancedOrder) -> int:
+        """Give the width that holds every row of these spans: the micro-batch of all ranks."""
+        widths = (self.widths(order.block(s.epoch, s.block))[s.start : s.stop].max(initial=0) for s in spans)
+        return max((int(w) for w in widths), default=int(self.capacities[0]))
+
+
+def row_widths(compiled: Any) -> RowWidths | None:
+    """Give the widths of rows where they differ by plan; None where all rows are padded to one, or to none."""
+    pack: st.Pack | None = compiled.pack
+    batch = compiled.batch
+    if pack is None or len(pack.capacities) == 1 or getattr(batch, "pad", "right") == "none":
+        return None
+    return RowWidths(pack, compiled.order.lengths) if getattr(batch, "pad_to", None) is None else None
+
+
 def balanced_order(
     compiled: Any, *, run: int | None, window: int | None, size: int, carry: bool
 ) -> BalancedOrder | None:
@@ -106,8 +158,10 @@ def balanced_order(
         r = run or size
         shapes = Shapes(compiled.batch, order.lengths)
         return BalancedOrder(order, shapes.cost, window=window or WINDOW_RUNS * r, run=r, carry=carry, key=key)
-    if stage is None:
+    widths = row_widths(compiled)
+    if stage is None and widths is None:
         return None
+    stage = stage or st.Balance("tokens")
     if any(t.lengths is None for t in order.sources):
         raise ConfigError("balance needs the lengths of samples", where="balance", fix="add .cache() after the map")
     r = run or stage.run or size
@@ -121,7 +175,8 @@ def balanced_order(
     def of(block: Block) -> Costs:
         return cost.rows(row_lengths(block, order.lengths), block.offsets)
 
-    return BalancedOrder(order, of, window=wanted, run=r, carry=carry, key=key)
+    sort = None if widths is None else widths.before
+    return BalancedOrder(order, of, window=wanted, run=r, carry=carry, key=key, sort=sort)
 
 
 def fixed(state: Mapping[str, Any], stage: st.Balance | None) -> tuple[int, int]:

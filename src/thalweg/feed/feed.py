@@ -183,7 +183,7 @@ class Feed:
 
     def pack(
         self,
-        capacity: int,
+        capacity: int | Sequence[int],
         *,
         policy: str = "best_fit",
         overlong: str | None = None,
@@ -194,14 +194,14 @@ class Feed:
         """Put samples into rows of at most `capacity` tokens.
 
         Args:
-            capacity: tokens of a row.
+            capacity: tokens of a row; several row lengths, such as (4096, 32768), give each row the one it needs.
             policy: "best_fit" | "fill" | "auto" | "first_fit" | "next_fit" | "window_N" | "concat_split".
             overlong: "drop" | "truncate" | "split" | "alone" | "error"; None refuses with counts where one is too long.
             align: every document starts at a multiple of it.
             max_docs: documents of a row at most.
             repack: "epoch" packs anew in each epoch; "never" keeps the rows and permutes them.
         """
-        return self._then(st.Pack(capacity, policy, overlong, align, max_docs, repack))
+        return self._then(st.Pack(st.row_lengths(capacity), policy, overlong, align, max_docs, repack))
 
     def balance(
         self, by: str = "cost", *, window: int | None = None, run: int | None = None, a: float = 1.0, b: float = 0.0
@@ -235,7 +235,7 @@ class Feed:
             pad_to: length; None is the capacity when packed, the longest when not.
             pad_to_multiple_of: round the length up.
             pad_id: token id of padding; None takes the recorded tokenizer's, else 0.
-            collate: "hf" | "megatron" | "torchtitan" | "raw", or fn(list of dicts of numpy) -> dict.
+            collate: "hf" | "hf_mamba" (also seq_idx) | "megatron" | "torchtitan" | "raw", or fn(list of dicts) -> dict.
         """
         return self._then(st.Batch(size, pad, pad_to, pad_to_multiple_of, pad_id, collate))
 

@@ -24,6 +24,7 @@ from thalweg.feed.feed import Feed
 from thalweg.feed.ledger import Ledger
 from thalweg.feed.node import BatchNode, RunOptions
 from thalweg.feed.planned import PlannedNode
+from thalweg.feed.slicing import Slicing, slicing
 from thalweg.plan.steps import TAILS
 
 Finish = Callable[[Batch], Batch]
@@ -67,6 +68,8 @@ class FeedLoader:
         ledger: folder of the ledger; None keeps none.
         until: streams on several ranks: "first" ends all with the first to end, "all" with the last (filler rows).
         stall_after: streams: seconds without progress before an error that says who waits for what.
+        cp_layout: how rows are cut where there are context-parallel ranks: "zigzag" (each document) | "zigzag_row" |
+            "contiguous", labels shifted before the cut; None gives all of them the whole rows.
         agree: gives the texts of all ranks; None: that of the place, where there are several ranks.
 
     Raises:
@@ -94,6 +97,7 @@ class FeedLoader:
         ledger: str | os.PathLike[str] | None = None,
         until: str = "first",
         stall_after: float = 300.0,
+        cp_layout: str | None = "zigzag",
         agree: Agree | None = None,
     ) -> None:
         _check(feed, epochs, max_steps, tail, require)
@@ -104,10 +108,11 @@ class FeedLoader:
         self._agree = agree = agree or asked
         self.options = RunOptions(
             place, epochs, max_steps, accumulation, tail or ("drop" if epochs == 1 else "carry"), seed, workers,
-            max_bytes, prefetch, until=until, stall_after=stall_after,
+            max_bytes, prefetch, until=until, stall_after=stall_after, slicing=_slicing(feed, place, cp_layout),
         )  # fmt: skip
         self.settings: dict[str, Any] | None = None  # the resolved whole of the file that made this loader
-        self._ledger = None if ledger is None else Ledger(str(ledger), place)
+        self._logged = ledger is not None  # context-parallel peers read the same rows: one of them writes
+        self._ledger = None if ledger is None or place.cp_rank else Ledger(str(ledger), place)
         self.node: BatchNode = self._engine()
         self._agreed, self._closed, self._warm = agree is None, False, False
         self._finalizer = weakref.finalize(self, _end, self.node, self._ledger)
@@ -175,8 +180,11 @@ class FeedLoader:
         """Stop where ranks differ in feed, seed or place, before the first batch."""
         if self._agreed or self._agree is None:
             return
-        if self._ledger is not None and self._ledger.leg is None:  # one number for the files of all ranks
-            self._ledger.leg = max(int(n) for n in self._agree(str(self._ledger.propose())))
+        if self._logged and (self._ledger is None or self._ledger.leg is None):  # one number for all ranks' files
+            number = max(int(n) for n in self._agree(str(0 if self._ledger is None else self._ledger.propose())))
+            self._logged = False
+            if self._ledger is not None:
+                self._ledger.leg = number
         mine = self.describe()
         texts = self._agree(" ".join(f"{k}={v}" for k, v in mine.items()))
         theirs = [dict(item.split("=", 1) for item in text.split(" ")) for text in texts]
@@ -373,6 +381,11 @@ def _accumulation(feed: Feed, topology: Topology, given: int, total: int | None)
             where="Loader", fix="give one of the two",
         )  # fmt: skip
     return total // each
+
+
+def _slicing(feed: Feed, topology: Topology, layout: str | None) -> Slicing | None:
+    batch = next((s for s in feed.stages if isinstance(s, st.BATCHING)), st.Batch(1))
+    return slicing(topology, layout, batch, next((s for s in feed.stages if isinstance(s, st.Pack)), None))
 
 
 def _endless_rule(feed: Feed) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 from thalweg.core.batch import Batch
 from thalweg.core.state import State
 from thalweg.core.topology import Topology
+from thalweg.feed.slicing import Slicing
 
 
 @runtime_checkable
@@ -98,6 +99,7 @@ class RunOptions:
         agree: for streams: called as SEMANTICS 5.2 says; None on one rank.
         until: for streams: "first" | "all".
         stall_after: seconds without progress until a stall is named.
+        slicing: the slice of rows that this context-parallel rank gets; None: whole rows.
     """
 
     topology: Topology = field(default_factory=Topology)
@@ -112,6 +114,7 @@ class RunOptions:
     agree: Callable[[int, str], Any] | None = None
     until: str = "first"
     stall_after: float = 300.0
+    slicing: Slicing | None = None
 
 
 StreamEngine = Callable[[Any, RunOptions], BatchNode]

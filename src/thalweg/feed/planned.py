@@ -5,12 +5,8 @@ never work made ahead. Which rows a step takes is `plan.steps`; what a batch loo
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.core.allocator import keep_freed_memory
 from thalweg.core.batch import Batch
@@ -19,36 +15,21 @@ from thalweg.core.state import State
 from thalweg.feed import stages as st
 from thalweg.feed.batch import Collator, row_digests
 from thalweg.feed.compile import Compiled
-from thalweg.feed.even import Dealer, Shapes, balanced_order, fixed
+from thalweg.feed.even import fixed
 from thalweg.feed.gather import Documents, Reader, request_of, select
 from thalweg.feed.identity import compare, numbers_of, parts_of, whole, written
 from thalweg.feed.ledger import Ledger
 from thalweg.feed.lookahead import Lookahead
 from thalweg.feed.mapread import read_ahead, words_of
 from thalweg.feed.meters import Meters
+from thalweg.feed.micros import Micro, Micros
 from thalweg.feed.node import RunOptions
 from thalweg.feed.together import can, lay_out_together
-from thalweg.feed.weights import LabelCounter
-from thalweg.plan.epoch import Block
-from thalweg.plan.steps import REPEATED, Place, Span, Step, Walk, cut
+from thalweg.plan.steps import Place
 
 KIND, VERSION = "planned", "1"
 AHEAD_BATCHES = 16  # micro-batches gathered in one call: about where the cost a call no longer shows
 AHEAD_TOKENS = 1 << 18  # and no more tokens than stay in the cache
-
-
-@dataclass(eq=False)
-class Micro:
-    """One micro-batch of this rank, still to be read."""
-
-    step: Step
-    number: int
-    micro: int
-    last: bool
-    spans: tuple[Span, ...]
-    filler: int
-    digests: NDArray[np.uint64] | None = None
-    shape: tuple[int, int] | None = None  # rows and width of the batch, where batches differ
 
 
 class PlannedNode:
@@ -67,36 +48,21 @@ class PlannedNode:
         raw = not isinstance(stage.collate, str) or stage.collate == "raw"
         self.reader = Reader(compiled.leaves, options.seed, as_samples=raw and compiled.pack is None)
         lineage = compiled.leaves[0].source.lineage if compiled.leaves else {}
-        self.collator = Collator(stage, compiled.pack, self.reader, lineage, compiled.row_maps)
-        self.micro = stage.size if isinstance(stage, st.Batch) else 1
-        self.size = options.topology.dp_size * self.micro * options.accumulation
-        self._arrange()
-        self.labels = LabelCounter(compiled)
+        cut = options.slicing
+        self.collator = Collator(stage, compiled.pack, self.reader, lineage, compiled.row_maps, slicing=cut)
+        self.micros = Micros(compiled, options)
         self.meters = Meters()
         self.parts = parts_of(compiled)
         self._identity = {"fingerprint": whole(self.parts), "parts": written(self.parts)}
         if ledger is not None:
-            stride = options.topology.dp_size * self.micro
+            stride = options.topology.dp_size * self.micros.micro
             ledger.begin(
-                {"micro": self.micro, "accumulation": options.accumulation, "stride": stride, **self._identity}
+                {"micro": self.micros.micro, "accumulation": options.accumulation, "stride": stride, **self._identity}
             )
         self._place, self._step, self._epoch = Place(), 0, 0
         self._started = self._resumed = False
         self._ahead: Lookahead[tuple[Batch, Micro]] | None = None
-        self._counted: tuple[Any, int] = (None, 0)  # a step and its label tokens
         self._chunk = 1  # micro-batches read in one call; grows when the first one is out
-
-    def _arrange(self, run: int | None = None, window: int | None = None) -> None:
-        """Set up the order of rows and who takes which: balanced where the feed asks for it."""
-        options, compiled = self.options, self.compiled
-        even = balanced_order(compiled, run=run, window=window, size=self.size, carry=options.tail == "carry")
-        self.even, self.order = even, compiled.order if even is None else even
-        self.walk = Walk(self.order, self.size, options.tail, options.epochs)
-        stage = compiled.batch
-        self.shapes = Shapes(stage, compiled.order.lengths) if isinstance(stage, st.Bucket | st.TokenBudget) else None
-        self.dealer = None
-        if even is not None and self.shapes is None:
-            self.dealer = Dealer(even, options.topology.dp_size, self.micro, options.accumulation)
 
     # ---- where it is
 
@@ -126,8 +92,8 @@ class PlannedNode:
             "rows_before": p.base + p.passed,
             "step": self._step,
         }
-        if self.even is not None:
-            numbers |= {"run": self.even.run, "window": self.even.window}
+        if self.micros.even is not None:
+            numbers |= {"run": self.micros.even.run, "window": self.micros.even.window}
         out = {"kind": KIND, "version": VERSION, "tail": self.options.tail, **self._identity}
         out.update((k, str(v)) for k, v in numbers.items())
         return out
@@ -150,7 +116,7 @@ class PlannedNode:
         compare(state, self.parts, strict=strict)
         numbers_of(state, ("epoch", "block", "row", "row_in_epoch", "rows_before", "step"))
         if (
-            self.compiled.balance is not None
+            self.micros.even is not None
             and state["tail"] != self.options.tail
             and "carry" in {state["tail"], self.options.tail}
         ):
@@ -158,9 +124,9 @@ class PlannedNode:
                 f"the state was saved with tail={state['tail']!r}, and with balance the order depends on it",
                 fix=f"Loader(tail={state['tail']!r})",
             )
-        if self.even is not None:
+        if self.micros.even is not None:
             numbers_of(state, ("run", "window"))
-            self._arrange(*fixed(state, self.compiled.balance))
+            self.micros.arrange(*fixed(state, self.compiled.balance))
         index = int(state["row_in_epoch"])
         base = int(state["rows_before"]) - index if self.options.tail == "carry" else 0
         self._place = Place(int(state["epoch"]), int(state["block"]), int(state["row"]), index, base)
@@ -180,9 +146,9 @@ class PlannedNode:
     def _start(self, epoch: int) -> Place:
         if epoch == self._place.epoch:
             return Place(epoch, base=self._place.base)
-        if self.options.tail != "carry" or self.compiled.balance is None:
+        if self.options.tail != "carry" or self.micros.even is None:
             return Place(epoch)
-        return Place(epoch, base=sum(self.order.rows(e) for e in range(epoch)))
+        return Place(epoch, base=sum(self.micros.order.rows(e) for e in range(epoch)))
 
     def begin(self) -> None:
         """Start a `for`: go on right after a restore, else restart an epoch that was broken off."""
@@ -244,7 +210,7 @@ class PlannedNode:
 
     def _run(self) -> Iterator[tuple[Batch, Micro]]:
         """Give all micro-batches of a `for`, read some at a time."""
-        groups = self._groups(self._micros())
+        groups = self._groups(self.micros.of(self._place, self._step))
         stage = words_of(self.compiled.leaves)
         if stage is None or self.options.workers == 0:
             for group in groups:
@@ -269,31 +235,11 @@ class PlannedNode:
 
     def _selected(self, group: list[Micro]) -> Documents:
         with self.meters.time("plan"):
-            return select([part for m in group for part in self._blocks(m)])
-
-    def _micros(self) -> Iterator[Micro]:
-        """Give this rank's micro-batches of a `for`, nothing read yet."""
-        rank, world = self.options.topology.dp_rank, self.options.topology.dp_size
-        number, end = self._step, self.options.max_steps
-        for step in self.walk.steps(self._place):
-            if end is not None and number >= end:
-                return
-            dealt = None if self.dealer is None else self.dealer.deal(step, rank)
-            if self.even is not None:
-                for span in step.spans:
-                    self.even.note(span)
-            for m in range(self.options.accumulation):
-                first = (m * world + rank) * self.micro
-                spans, filler = cut(step, first, first + self.micro) if dealt is None else dealt[m]
-                micro = Micro(step, number, m, m == self.options.accumulation - 1, spans, filler)
-                if self.shapes is not None and self.even is not None:
-                    micro.shape = self.shapes.of(cut(step, m * world, (m + 1) * world)[0], self.even)
-                yield micro
-            number += 1
+            return select([part for m in group for part in self.micros.blocks(m)])
 
     def _groups(self, micros: Iterator[Micro]) -> Iterator[list[Micro]]:
         """Put micro-batches together that are read in one call."""
-        whole_steps = not self.labels.known and self.options.topology.dp_size == 1
+        whole_steps = not self.micros.labels.known and self.options.topology.dp_size == 1
         group: list[Micro] = []
         for micro in micros:
             group.append(micro)
@@ -307,9 +253,6 @@ class PlannedNode:
         if group:
             yield group
 
-    def _blocks(self, micro: Micro) -> list[tuple[Block, int, int]]:
-        return [(self.order.block(s.epoch, s.block), s.start, s.stop) for s in micro.spans]
-
     def _made(self, group: list[Micro], documents: Documents) -> Iterator[tuple[Batch, Micro]]:
         """Make the batches of a group whose documents are read."""
         with self.meters.time("collate"):
@@ -317,29 +260,32 @@ class PlannedNode:
         if self.ledger is not None:
             self._digest(group, documents)
         self._grow(group, documents)
-        if not self.labels.known and self.options.topology.dp_size == 1:
-            total = sum(b.info.num_label_tokens for b in batches)
-            for b in batches:
-                b.info.step_label_tokens = total
         yield from zip(batches, group, strict=True)
 
     def _batches(self, group: list[Micro], documents: Documents) -> list[Batch]:
         bounds = [0]
         for micro in group:
             bounds.append(bounds[-1] + sum(s.stop - s.start for s in micro.spans))
-        whole = len(group) > 1 and not any(m.filler or m.shape for m in group)
+        widths = {m.width for m in group}
+        whole = len(group) > 1 and len(widths) == 1 and not any(m.filler or m.shape for m in group)
         if whole and can(self.collator, documents):
             made = [
                 self.collator.dressed(rows, documents, a, b)
                 for rows, (a, b) in zip(
-                    lay_out_together(self.collator, documents, bounds), pairwise(bounds), strict=True
+                    lay_out_together(self.collator, documents, bounds, widths.pop()), pairwise(bounds), strict=True
                 )
             ]
         else:
             parts = [documents.part(a, b) for a, b in pairwise(bounds)]
-            made = [self.collator.collate(part, m.filler, m.shape) for part, m in zip(parts, group, strict=True)]
+            made = [
+                self.collator.collate(part, m.filler, m.shape, m.width) for part, m in zip(parts, group, strict=True)
+            ]
         for (_, info), micro in zip(made, group, strict=True):
-            self._inform(info, micro)
+            self.micros.inform(info, micro)
+        if not self.micros.labels.known and self.options.topology.dp_size == 1:
+            total = sum(info.whole_label_tokens for _, info in made)
+            for _, info in made:
+                info.step_label_tokens = total
         return [Batch(values, info=info) for values, info in made]
 
     def _digest(self, group: list[Micro], documents: Documents) -> None:
@@ -349,20 +295,6 @@ class PlannedNode:
         for micro in group:
             n = sum(s.stop - s.start for s in micro.spans)
             micro.digests = rows[at : at + n]
-            at += n
-
-    def _inform(self, info: Any, micro: Micro) -> None:
-        info.epoch, info.step, info.micro, info.last = micro.step.epoch, micro.number, micro.micro, micro.last
-        if self.labels.known:
-            if self._counted[0] is not micro.step:
-                spans = [s for s in micro.step.spans if s.mark is None]
-                self._counted = (micro.step, self.labels.count(spans, self.order))
-            info.step_label_tokens = self._counted[1]
-        at = 0
-        for span in micro.spans:  # rows that come again to fill the step are no rows of the epoch
-            n = span.stop - span.start
-            if span.mark == REPEATED:
-                info.weight[slice(None) if micro.shape else slice(at, at + n)] = 0.0
             at += n
 
     def _grow(self, group: list[Micro], documents: Documents) -> None:
@@ -380,15 +312,15 @@ class PlannedNode:
         epochs = self.options.epochs
         assert epochs is not None
         first = self._place.epoch // epochs * epochs
-        return self.walk.count(Place(first)) * self.options.accumulation
+        return self.micros.walk.count(Place(first)) * self.options.accumulation
 
     def steps_per_epoch(self) -> int:
         """Count the steps that begin in the running epoch."""
-        return self.walk.count_in(self._place.epoch)
+        return self.micros.walk.count_in(self._place.epoch)
 
     def stats(self) -> dict[str, Any]:
         """Give counters and seconds by stage."""
-        more = {} if self.dealer is None else self.dealer.stats()
+        more = {} if self.micros.dealer is None else self.micros.dealer.stats()
         return {**self.meters.read(), **more, "epoch": self._epoch, "step": self._step}
 
     def close(self) -> None:

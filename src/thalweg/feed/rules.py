@@ -40,7 +40,7 @@ PLANNED, STREAM = "planned", "stream"
 POLICIES = ("best_fit", "fill", "auto", "first_fit", "next_fit", "concat_split")
 OVERLONG = ("drop", "truncate", "split", "alone", "error")
 EXHAUSTED = ("stop_first", "stop_all", "repeat", "without_repeat")
-DIALECTS = ("hf", "megatron", "torchtitan", "raw")
+DIALECTS = ("hf", "hf_mamba", "megatron", "torchtitan", "raw")
 
 # (stage that is added, stage that is there, reason, right order)
 _ORDER: tuple[tuple[type[Stage] | tuple[type[Stage], ...], type[Stage] | tuple[type[Stage], ...], str, str], ...] = (
@@ -93,8 +93,8 @@ def _one_of(value: Any, name: str, choices: Sequence[str], where: Stage) -> None
 
 
 def _check_pack(stage: Any, before: Sequence[Stage]) -> None:
-    _positive(stage.capacity, "capacity", stage)
     _positive(stage.align, "align", stage)
+    _check_row_lengths(stage, before)
     if stage.max_docs is not None:
         _positive(stage.max_docs, "max_docs", stage)
     if not re.fullmatch(r"window_0*[1-9]\d*", str(stage.policy)):
@@ -110,6 +110,26 @@ def _check_pack(stage: Any, before: Sequence[Stage]) -> None:
             where=str(stage),
             fix='say what becomes of them: overlong="drop", "truncate", "split", "alone" or "error"',
         )
+
+
+def _check_row_lengths(stage: Any, before: Sequence[Stage]) -> None:
+    lengths = stage.capacity if isinstance(stage.capacity, tuple) else (stage.capacity,)
+    if not lengths:
+        raise ConfigError("a row needs a length", where="pack", fix=".pack(4096), or .pack((4096, 32768))")
+    for capacity in lengths:
+        _positive(capacity, "capacity", stage)
+        if capacity % stage.align:
+            raise ConfigError(
+                f"rows of {capacity:,} tokens do not hold a whole number of align={stage.align}", where=str(stage),
+                fix=f"rows of {capacity // stage.align * stage.align or stage.align:,}",
+            )  # fmt: skip
+    if len(lengths) > 1 and stage.policy != "best_fit":
+        raise ConfigError("several row lengths are planned by best_fit only", where=str(stage), fix="one row length")
+    if len(lengths) > 1 and kind_of((*before, stage))[0] == STREAM:
+        raise ConfigError(
+            "several row lengths need a plan, so that all ranks of a step take one shape",
+            where=str(stage), fix="add .cache() after the map, or say one row length",
+        )  # fmt: skip
 
 
 def _check_batch(stage: Any, _before: Sequence[Stage]) -> None:

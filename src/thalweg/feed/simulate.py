@@ -144,9 +144,9 @@ def _widths(compiled: Compiled, batch: st.Batch, tokens: Ints) -> Ints:
     elif batch.pad_to is not None:
         width = np.full(tokens.shape[:3], batch.pad_to)
     elif compiled.pack is not None and compiled.pack.overlong != "alone":
-        width = np.full(tokens.shape[:3], compiled.pack.capacity)
+        width = np.full(tokens.shape[:3], compiled.pack.longest)
     else:
-        floor = 0 if compiled.pack is None else compiled.pack.capacity
+        floor = 0 if compiled.pack is None else compiled.pack.longest
         width = np.maximum(tokens.max(axis=3, initial=0), floor)
     multiple = batch.pad_to_multiple_of
     rounded: Ints = -(-np.maximum(width, 1) // multiple) * multiple

@@ -208,15 +208,25 @@ class Cache(Stage):
 
 @dataclass(frozen=True, eq=False)
 class Pack(Stage):
-    """Samples into rows of at most `capacity` tokens."""
+    """Samples into rows of at most `capacity` tokens; with several capacities each row has one of them."""
 
-    capacity: int
+    capacity: int | tuple[int, ...]
     policy: str = "best_fit"
     overlong: str | None = None
     align: int = 1
     max_docs: int | None = None
     repack: str = "epoch"
     verb: ClassVar[str] = "pack"
+
+    @property
+    def capacities(self) -> tuple[int, ...]:
+        """Row lengths, rising."""
+        return (self.capacity,) if isinstance(self.capacity, int) else self.capacity
+
+    @property
+    def longest(self) -> int:
+        """The largest row length."""
+        return self.capacities[-1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,6 +280,14 @@ class TokenBudget(Stage):
     pad_id: int | None = None
     collate: Any = "hf"
     verb: ClassVar[str] = "token_budget"
+
+
+def row_lengths(capacity: int | Sequence[int]) -> Any:
+    """Read row lengths as typed: one, or several in any order. Nothing is checked here."""
+    if isinstance(capacity, Sequence) and not isinstance(capacity, str):
+        several = tuple(sorted(set(capacity)))
+        return several[0] if len(several) == 1 else several
+    return capacity
 
 
 BATCHING = (Batch, Bucket, TokenBudget)

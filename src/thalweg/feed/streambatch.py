@@ -14,6 +14,7 @@ from thalweg.core.sample import IGNORE_INDEX, INPUT_IDS, LABELS, LOSS_SPANS, Rag
 from thalweg.feed import stages as st
 from thalweg.feed.batch import Collator
 from thalweg.feed.gather import Documents, Reader
+from thalweg.feed.slicing import Slicing
 from thalweg.feed.streampack import Piece
 
 Row = list[Piece]
@@ -36,12 +37,15 @@ class StreamBatcher:
         batch: the batching stage; None gives rows one by one.
         pack: the packing stage; None where a row is a sample.
         source: name of the source.
+        slicing: the slice that this rank gets of each row; None: whole rows.
     """
 
-    def __init__(self, batch: st.Batch | None, pack: st.Pack | None, source: str = "") -> None:
+    def __init__(
+        self, batch: st.Batch | None, pack: st.Pack | None, source: str = "", slicing: Slicing | None = None
+    ) -> None:
         self.stage = batch if batch is not None else st.Batch(1)
         self._pack, self._source = pack, source
-        self._collator = Collator(self.stage, pack, cast("Reader", _Samples()), {})
+        self._collator = Collator(self.stage, pack, cast("Reader", _Samples()), {}, slicing=slicing)
         self._template: list[Row] | None = None
 
     def batch(self, rows: Sequence[Row], filler: int) -> Batch:

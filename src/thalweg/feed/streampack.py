@@ -64,7 +64,7 @@ class PackNode:
 
     def _packer(self) -> Packer:
         stage = self._stage
-        return packer(stage.policy, stage.capacity, align=stage.align, max_docs=stage.max_docs)
+        return packer(stage.policy, stage.longest, align=stage.align, max_docs=stage.max_docs)
 
     def first(self, sub: int, epoch: int = 0) -> Token:
         """Give the token of the beginning of an epoch."""
@@ -132,7 +132,7 @@ class PackNode:
             first = key if first is None else first
             held.docs[key] = _Doc(piece, first, before)
             length = piece.stop - piece.start
-            if length > self._stage.capacity:
+            if length > self._stage.longest:
                 held.pending = [PackedRow([key], 0)]
             else:
                 held.pending = held.packer.push(length, key)
@@ -181,16 +181,16 @@ class PackNode:
         if n == 0:
             self.tally.drop("empty")
             return []
-        if n <= stage.capacity or stage.policy == "concat_split" or stage.overlong == "alone":
+        if n <= stage.longest or stage.policy == "concat_split" or stage.overlong == "alone":
             return [Piece(sample, 0, n, name)]
         if stage.overlong == "drop":
             self.tally.drop("overlong")
             return []
         if stage.overlong == "truncate":
-            if not trained(sample, stage.capacity):
+            if not trained(sample, stage.longest):
                 self.tally.drop("nothing in the loss after truncation")
                 return []
-            return [Piece(sample, 0, stage.capacity, name)]
+            return [Piece(sample, 0, stage.longest, name)]
         if stage.overlong == "split":
             if LOSS_SPANS in sample or LABELS in sample:
                 plain = trained(sample, n) >= n - 1
@@ -200,11 +200,11 @@ class PackNode:
                         where=str(stage),
                         fix='overlong="drop" or "truncate" for conversations',
                     )
-            cuts = range(0, n, stage.capacity)
+            cuts = range(0, n, stage.longest)
             self.tally.made += len(cuts) - 1
-            return [Piece(sample, a, min(a + stage.capacity, n), name) for a in cuts]
+            return [Piece(sample, a, min(a + stage.longest, n), name) for a in cuts]
         raise InputError(
-            f"sample {str(name)!r} has {n:,} tokens and rows take {stage.capacity:,}", where=str(stage),
+            f"sample {str(name)!r} has {n:,} tokens and rows take {stage.longest:,}", where=str(stage),
             fix='say overlong="drop", "truncate", "split" or "alone"',
         )  # fmt: skip
 

@@ -27,21 +27,24 @@ def can(collator: Collator, documents: Documents) -> bool:
     pack = collator.pack
     if pack is not None and (pack.align != 1 or pack.max_docs is not None or pack.overlong == "alone"):
         return False
-    if not len(documents.tokens.values) or collator.stage.pad_to_multiple_of != 1:
+    if not len(documents.tokens.values) or collator.multiple != 1:
         return False
     return bool(collator.stage.pad == "none" or pack is not None)
 
 
-def lay_out_together(collator: Collator, documents: Documents, bounds: Sequence[int]) -> list[RowArrays]:
+def lay_out_together(
+    collator: Collator, documents: Documents, bounds: Sequence[int], width: int | None = None
+) -> list[RowArrays]:
     """Give the arrays of rows bounds[i] to bounds[i + 1], for each i, as views of shared arrays.
 
     Args:
         collator: decides padding and width; `can` said yes.
         documents: of all micro-batches.
         bounds: first row of each micro-batch, and the end.
+        width: tokens of a row; None takes the stage's.
     """
     flat = collator.stage.pad == "none"
-    whole = _flat(documents) if flat else collator.arrays(documents, 0)
+    whole = _flat(documents) if flat else collator.arrays(documents, 0, width)
     docs = documents.offsets[np.asarray(bounds)]  # documents before each micro-batch
     assert documents.tokens is not None
     ends = documents.tokens.offsets[docs]

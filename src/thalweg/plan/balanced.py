@@ -49,11 +49,21 @@ class BalancedOrder:
         run: R, rows that stay together.
         carry: rows are counted from the run's start, not from the epoch's (tail "carry").
         key: seeds the order of runs.
+        sort: what windows are sorted by, float64 (r,), from a block and its costs; None: the cost.
     """
 
     def __init__(
-        self, order: Planned, cost: Callable[[Block], Costs], *, window: int, run: int, carry: bool, key: Key
+        self,
+        order: Planned,
+        cost: Callable[[Block], Costs],
+        *,
+        window: int,
+        run: int,
+        carry: bool,
+        key: Key,
+        sort: Callable[[Block, Costs], Costs] | None = None,
     ) -> None:
+        self.sort = sort
         self.order, self.cost, self.window, self.run, self.carry, self.key = order, cost, window, run, carry, key
         self._before: dict[tuple[int, int], int] = {}
         self._kept: OrderedDict[tuple[int, int], tuple[Block, NDArray[np.float64]]] = OrderedDict()
@@ -99,7 +109,8 @@ class BalancedOrder:
             return kept
         block = self.order.block(epoch, number)
         costs = self.cost(block)
-        rows = order_rows(costs, self.before(epoch, number), self.window, self.run, self.key, epoch, number)
+        by = costs if self.sort is None else self.sort(block, costs)
+        rows = order_rows(by, self.before(epoch, number), self.window, self.run, self.key, epoch, number)
         kept = self._kept[epoch, number] = (block.take(rows), costs[rows])
         while len(self._kept) > KEPT:
             self._kept.popitem(last=False)

@@ -38,6 +38,7 @@ class RowArrays:
         row_tokens: int64, real tokens of each row asked for.
         max_docs: documents of a row at most, where `cu_seqlens` has a fixed length.
         labels_shifted: labels stand one to the left already, as in context-parallel slices.
+        real: bool (B, L), places that hold a token, where `lengths` do not say it: aligned documents, slices.
         columns: further columns, token-aligned ones as (B, L), in the model's names.
     """
 
@@ -55,7 +56,17 @@ class RowArrays:
     row_tokens: Ints
     max_docs: int | None = None
     labels_shifted: bool = False
+    real: NDArray[np.bool_] | None = None
     columns: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def real_places(self) -> NDArray[np.bool_]:
+        """Say which places hold a token, bool (B, L); gaps of alignment and padding do not."""
+        if self.real is not None:
+            return self.real
+        width = self.input_ids.shape[1]
+        at, lengths = np.arange(width), self.lengths[:, None]
+        real: NDArray[np.bool_] = at >= width - lengths if self.pad == "left" else at < lengths
+        return real
 
     @property
     def segment_ids(self) -> NDArray[np.int32]:
@@ -99,6 +110,7 @@ class RowArrays:
                     pad=self.pad,
                     row_tokens=self.row_tokens[part],
                     max_docs=self.max_docs,
+                    real=None if self.real is None else self.real[part],
                     columns={k: v[part] for k, v in self.columns.items()},
                 )
             )
@@ -287,6 +299,7 @@ def lay_out(
         pad=pad,
         row_tokens=edges[1:] - edges[:-1],
         max_docs=max_docs,
+        real=None if layout.dense else layout.place(np.ones(len(tokens.values), np.bool_), False, np.bool_),
         columns={k: layout.place(v.values, 0, v.values.dtype) for k, v in (aligned or {}).items()},
     )
 

@@ -5,7 +5,7 @@ own position: after it, the neighbour that a label would be taken from is on ano
 """
 
 from dataclasses import replace
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +27,8 @@ def places(rows: RowArrays, rank: int, size: int, layout: SliceLayout = "zigzag"
         rank: context-parallel rank, 0 <= rank < size.
         size: context-parallel ranks.
         layout: "zigzag": chunk `rank` and chunk 2 * size - 1 - rank of 2 * size equal chunks of every document, so
-            that causal attention costs all ranks the same; documents are aligned to 2 * size places. "zigzag_row":
-            the same with whole rows. "contiguous": chunk `rank` of `size` of the row.
+            that causal attention costs all ranks the same; documents are aligned to 2 * size places, and rows of one
+            document are cut whole. "zigzag_row": the same with whole rows. "contiguous": chunk `rank` of `size`.
 
     Returns:
         int64 (B, L / size), rising in each row.
@@ -44,16 +44,17 @@ def places(rows: RowArrays, rank: int, size: int, layout: SliceLayout = "zigzag"
     b, width = rows.input_ids.shape
     chunks = size if layout == "contiguous" else 2 * size
     edges = np.arange(b + 1) * width
-    if layout == "zigzag":
+    if layout == "zigzag" and rows.packed:
         edges = rows.cu_seqlens[np.append(True, np.diff(rows.cu_seqlens) > 0)].astype(np.int64)
     lengths = np.diff(edges)
     if (lengths % chunks).any():
         bad = int(np.flatnonzero(lengths % chunks)[0])
-        what = "segment" if layout == "zigzag" else "row"
+        by_document = layout == "zigzag" and rows.packed
+        what = "segment" if by_document else "row"
         raise ConfigError(
             f"{what} {bad} has {lengths[bad]} places, and {chunks} chunks don't divide them",
             fix=f"pack with align={chunks} and a capacity that is a multiple of it"
-            if layout == "zigzag"
+            if by_document
             else f"choose a capacity that is a multiple of {chunks}",
         )
     each = lengths // chunks
@@ -84,19 +85,20 @@ def cut(rows: RowArrays, rank: int, size: int, layout: SliceLayout = "zigzag") -
         raise ConfigError("these rows are a slice already", fix="cut the rows that lay_out gave")
     at = places(rows, rank, size, layout)
 
-    def taken(values: NDArray[np.generic]) -> NDArray[np.generic]:
+    def taken(values: NDArray[Any]) -> NDArray[Any]:
         wanted = at if values.ndim == 2 else np.broadcast_to(at, (*values.shape[:-2], *at.shape))
         return np.take_along_axis(values, wanted, axis=-1)
 
-    labels = taken(shift(rows.labels))
-    real = np.arange(rows.input_ids.shape[1]) < rows.lengths[:, None]
+    labels = taken(shift(rows.labels)).astype(rows.labels.dtype, copy=False)
+    real = taken(rows.real_places())
     return replace(
         rows,
         input_ids=taken(rows.input_ids),
         labels=labels,
         position_ids=taken(rows.position_ids),
-        num_tokens=int(np.take_along_axis(real, at, axis=-1).sum()),
+        num_tokens=int(np.count_nonzero(real)),
         num_label_tokens=int(np.count_nonzero(labels != IGNORE_INDEX)),
         labels_shifted=True,
+        real=real,
         columns={k: taken(v) if np.shape(v) == rows.input_ids.shape else v for k, v in rows.columns.items()},
     )

@@ -1,0 +1,137 @@
+"""The micro-batches of one rank, in order: which rows each takes and how wide it is, before anything is read.
+
+Decides how the order of rows, the steps and the cut per rank come together for one place in the job, and what a
+micro-batch is told of its step. The arithmetic is that of `plan`. Reads no token.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.feed import stages as st
+from thalweg.feed.compile import Compiled
+from thalweg.feed.even import Dealer, Shapes, balanced_order, row_widths
+from thalweg.feed.node import RunOptions
+from thalweg.feed.weights import LabelCounter
+from thalweg.plan.epoch import Block
+from thalweg.plan.steps import REPEATED, Place, Span, Step, Walk, cut
+
+
+@dataclass(eq=False)
+class Micro:
+    """One micro-batch of this rank, still to be read.
+
+    Args:
+        step: the step it belongs to.
+        number: of the step in the run.
+        micro: its number in the step.
+        last: of its step.
+        spans: its rows.
+        filler: rows of weight zero behind them.
+        digests: of the ids of its rows, once they are read.
+        shape: rows and width of a batch of single samples, where batches differ; one for all ranks.
+        width: tokens of its packed rows, where row lengths differ; one for all ranks.
+    """
+
+    step: Step
+    number: int
+    micro: int
+    last: bool
+    spans: tuple[Span, ...]
+    filler: int
+    digests: NDArray[np.uint64] | None = None
+    shape: tuple[int, int] | None = None
+    width: int | None = None
+
+
+class Micros:
+    """What one rank takes.
+
+    Args:
+        compiled: the feed.
+        options: how it is run; the place in the job is in it.
+    """
+
+    def __init__(self, compiled: Compiled, options: RunOptions) -> None:
+        self.compiled, self.options = compiled, options
+        stage = compiled.batch if compiled.batch is not None else st.Batch(1)
+        self.micro = stage.size if isinstance(stage, st.Batch) else 1
+        self.size = options.topology.dp_size * self.micro * options.accumulation
+        self.labels = LabelCounter(compiled)
+        self._counted: tuple[Any, int] = (None, 0)  # a step and its label tokens
+        self.arrange()
+
+    def arrange(self, run: int | None = None, window: int | None = None) -> None:
+        """Set up the order of rows and who takes which: balanced where the feed asks for it.
+
+        Args:
+            run: R of a state; None: the feed's, else a step of this layout.
+            window: W of a state; None: the feed's, else 32 runs.
+        """
+        options, compiled = self.options, self.compiled
+        lengths = compiled.order.lengths
+        self.shapes = (
+            Shapes(compiled.batch, lengths) if isinstance(compiled.batch, st.Bucket | st.TokenBudget) else None
+        )
+        self.widths = row_widths(compiled)
+        even = balanced_order(compiled, run=run, window=window, size=self.size, carry=options.tail == "carry")
+        self.even, self.order = even, compiled.order if even is None else even
+        self.walk = Walk(self.order, self.size, options.tail, options.epochs)
+        self.dealer = None
+        if even is not None and compiled.balance is not None and self.shapes is None:
+            self.dealer = Dealer(even, options.topology.dp_size, self.micro, options.accumulation)
+
+    def of(self, place: Place, number: int) -> Iterator[Micro]:
+        """Give this rank's micro-batches of a `for` from a place, nothing read yet.
+
+        Args:
+            place: where the `for` begins.
+            number: of its first step in the run.
+        """
+        rank, world = self.options.topology.dp_rank, self.options.topology.dp_size
+        end, group = self.options.max_steps, world * self.micro
+        for step in self.walk.steps(place):
+            if end is not None and number >= end:
+                return
+            dealt = None if self.dealer is None else self.dealer.deal(step, rank)
+            if self.even is not None:
+                for span in step.spans:
+                    self.even.note(span)
+            for m in range(self.options.accumulation):
+                first = m * group + rank * self.micro
+                spans, filler = cut(step, first, first + self.micro) if dealt is None else dealt[m]
+                micro = Micro(step, number, m, m == self.options.accumulation - 1, spans, filler)
+                self._shape(micro, m * group, (m + 1) * group)
+                yield micro
+            number += 1
+
+    def _shape(self, micro: Micro, first: int, stop: int) -> None:
+        """Give a micro-batch the shape that rows first to stop of its step need: those of all ranks."""
+        if self.even is None:
+            return
+        if self.shapes is not None:
+            micro.shape = self.shapes.of(cut(micro.step, first, stop)[0], self.even)
+        elif self.widths is not None:
+            micro.width = self.widths.of(cut(micro.step, first, stop)[0], self.even)
+
+    def blocks(self, micro: Micro) -> list[tuple[Block, int, int]]:
+        """Give the rows of a micro-batch as (block, first, end)."""
+        return [(self.order.block(s.epoch, s.block), s.start, s.stop) for s in micro.spans]
+
+    def inform(self, info: Any, micro: Micro) -> None:
+        """Tell a batch where it stands, and how many tokens of its step are in the loss, where the table knows."""
+        info.epoch, info.step, info.micro, info.last = micro.step.epoch, micro.number, micro.micro, micro.last
+        if self.labels.known:
+            if self._counted[0] is not micro.step:
+                spans = [s for s in micro.step.spans if s.mark is None]
+                self._counted = (micro.step, self.labels.count(spans, self.order))
+            info.step_label_tokens = self._counted[1]
+        at = 0
+        for span in micro.spans:  # rows that come again to fill the step are no rows of the epoch
+            n = span.stop - span.start
+            if span.mark == REPEATED:
+                info.weight[slice(None) if micro.shape else slice(at, at + n)] = 0.0
+            at += n
