@@ -1,17 +1,26 @@
 """The ledger proves exactly-once over restarts and topologies, and says where it is not so."""
 
+import json
+import os
+import subprocess
+import sys
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import thalweg as tw
+from thalweg.cli import cli
 from thalweg.core.errors import InputError
 from thalweg.feed.ledger import verify_ledger
-from thalweg.feed.ledgerfile import read_leg
+from thalweg.feed.ledgerfile import CLOSED, read_leg
+from thalweg.feed.loader import FeedLoader
+from thalweg.feed.replay import why_logged
+from thalweg.feed.rowsof import why_sample, why_step
 
 
 def feed(n=100, size=2, mixed=False):
@@ -75,9 +84,10 @@ def test_a_row_costs_about_nine_bytes(tmp_path):
     leg(tmp_path, 40, n=2000)
     size = sum(p.stat().st_size for p in tmp_path.glob("*.ledger"))
     text, entries = read_leg(next(tmp_path.glob("*.ledger")))
-    assert len(entries) == 40
+    assert len(entries) == 40 + 1
+    assert entries[-1] == {"event": "closed"}
     assert text["world"] == 1
-    assert size < 40 * 2 * 16
+    assert size - len(json.dumps(text)) < 40 * 2 * 10 + 60
 
 
 def test_a_lost_leg_a_doubled_leg_and_other_samples_are_found(tmp_path):
@@ -95,7 +105,7 @@ def test_a_lost_leg_a_doubled_leg_and_other_samples_are_found(tmp_path):
     leg(changed, 5)
     path = next(changed.glob("*.ledger"))
     data = bytearray(path.read_bytes())
-    data[-3] ^= 1
+    data[-3 - len(CLOSED)] ^= 1
     path.write_bytes(bytes(data))
     assert verify_ledger(changed).ok
     assert "other samples than the plan" in verify_ledger(changed, feed()).problems[0]
@@ -131,10 +141,169 @@ def test_filler_and_repeated_rows_are_never_counted(tmp_path):
 def test_a_file_cut_in_the_middle_of_an_entry_is_read_up_to_it(tmp_path):
     leg(tmp_path, 10)
     path = next(tmp_path.glob("*.ledger"))
-    path.write_bytes(path.read_bytes()[:-5])
+    path.write_bytes(path.read_bytes()[: -5 - len(CLOSED)])
     assert verify_ledger(tmp_path).steps == 9
 
 
 def test_no_ledger_is_an_error(tmp_path):
     with pytest.raises(InputError, match="no ledger"):
         verify_ledger(Path(tmp_path))
+
+
+SHAPED = {
+    "balanced": lambda: feed_of(lambda f: f.shuffle().pack(16, overlong="drop").balance(window=8, run=4).batch(2)),
+    "buckets": lambda: feed_of(lambda f: f.shuffle().bucket([4, 8], [4, 2, 1])),
+    "budget": lambda: feed_of(lambda f: f.shuffle().token_budget(32)),
+}
+
+
+def feed_of(then):
+    rows = [
+        {"input_ids": np.arange(1 + i * 7 % 13, dtype=np.int32), "id": f"s{i}", "unit": "a.jsonl", "row": i}
+        for i in range(150)
+    ]
+    return then(tw.from_dataset(rows, id="id"))
+
+
+# E46 E49
+@pytest.mark.parametrize("name", SHAPED)
+@pytest.mark.parametrize("tail", ["drop", "carry", "pad"])
+def test_balance_buckets_and_budgets_are_proved_and_explained_too(tmp_path, name, tail):
+    state, told, first = None, {}, 0
+    for world, accumulation, steps in ((2, 1, 4), (1, 2, 3), (3, 1, 2)):
+        ranks = [
+            tw.Loader(
+                SHAPED[name](), topology=tw.Topology(rank=r, world=world), gradient_accumulation_steps=accumulation,
+                epochs=3, tail=tail, ledger=tmp_path, return_tensors="np", seed=5,
+            )
+            for r in range(world)
+        ]  # fmt: skip
+        for rank, loader in enumerate(ranks):
+            if state is not None:
+                loader.load_state_dict(state)
+            for batch in islice(loader, steps * accumulation):
+                told[batch.info.step, rank, batch.info.micro] = [row for row in batch.info.ids if row]
+        state = ranks[0].state_dict()
+        for loader in ranks:
+            loader.close()
+        first += steps
+    verdict = verify_ledger(tmp_path, SHAPED[name]())
+    assert verdict.problems == []
+    assert verdict.steps == first
+    assert not verify_ledger(tmp_path, SHAPED[name](), seed=6).ok
+    for (step, rank, micro), rows in told.items():
+        found = why_logged(tmp_path, SHAPED[name](), step, rank)[micro]
+        assert [[o.id for o in row] for row in found.rows] == rows or name != "balanced"
+        assert sorted(o.id for row in found.rows for o in row) == sorted(i for row in rows for i in row)
+        assert {(o.file, f"s{o.line}") for row in found.rows for o in row} == {
+            ("a.jsonl", i) for row in rows for i in row
+        }
+    for loader_rank in range(2):
+        for step in range(4):
+            found = why_step(
+                SHAPED[name](), step, topology=tw.Topology(rank=loader_rank, world=2), epochs=3, tail=tail, seed=5
+            )
+            rows = told[step, loader_rank, 0]
+            assert sorted(o.id for row in found[0].rows for o in row) == sorted(i for row in rows for i in row)
+            some = next(o.id for row in found[0].rows for o in row)
+            _, seen = why_sample(SHAPED[name](), some, world=2, epochs=3, tail=tail, seed=5)
+            assert (step, 0, loader_rank) in [(x.step, x.micro, x.rank) for x in seen]
+
+
+JOB = """
+import sys, os, signal, json
+from itertools import islice
+from pathlib import Path
+import numpy as np
+import thalweg as tw
+
+rows = [{"input_ids": np.arange(1 + i % 9, dtype=np.int32), "id": f"a{i}"} for i in range(60)]
+folder, rank, steps, how = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+loader = tw.Loader(
+    tw.from_dataset(rows, id="id").shuffle().batch(2), topology=tw.Topology(rank=rank, world=2), epochs=None,
+    ledger=folder / "ledger", return_tensors="np",
+)
+if (folder / "state.json").exists():
+    loader.load_state_dict(json.loads((folder / "state.json").read_text()))
+batches = islice(loader, steps)
+for _ in range(steps):
+    next(batches)
+state = loader.state_dict()
+print(json.dumps(state), flush=True)
+if how == "wait":
+    sys.stdin.readline()
+if how != "end":
+    os.kill(os.getpid(), signal.SIGKILL)
+loader.close()
+"""
+
+
+def start(folder, rank, steps, how):
+    env = {k: v for k, v in os.environ.items() if k not in {"RANK", "WORLD_SIZE", "MASTER_PORT"}}
+    job = subprocess.Popen(
+        [sys.executable, "-c", JOB, str(folder), str(rank), str(steps), how],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env,
+    )  # fmt: skip
+    state = job.stdout.readline()
+    if how != "wait":
+        job.communicate()
+    return job, state
+
+
+@pytest.mark.slow
+def test_legs_without_a_process_group_are_told_apart_by_who_lives(tmp_path):
+    # rank 1 of the first start dies before its first row, so it has no file: the next start must not join it
+    job, _ = start(tmp_path, 0, 4, "kill")
+    job, state = start(tmp_path, 1, 3, "wait")  # comes first in the second start
+    start(tmp_path, 0, 3, "end")
+    job.communicate("go\n")  # killed, when both have read three steps
+    (tmp_path / "state.json").write_text(state)
+    start(tmp_path, 0, 5, "end")
+    start(tmp_path, 1, 5, "end")
+    names = sorted(p.name for p in (tmp_path / "ledger").iterdir())
+    assert [n[:12] for n in names] == [
+        f"{leg:06d}-{rank:05d}" for leg, rank in ((0, 0), (1, 0), (1, 1), (2, 0), (2, 1))
+    ]
+    verdict = verify_ledger(tmp_path / "ledger")
+    assert verdict.problems == []
+    assert (verdict.legs, verdict.steps, verdict.superseded) == (3, 8, 4 * 2)
+
+
+def test_of_peers_that_get_the_same_rows_one_writes(tmp_path):  # E48
+    peers = [tw.Topology(dp_rank=0, dp_size=1, cp_rank=c, cp_size=2) for c in range(2)]
+    loaders = [FeedLoader(feed(), topology=t, ledger=str(tmp_path)) for t in peers]
+    rows = [[b.info.ids for b in loader] for loader in loaders]
+    for loader in loaders:
+        loader.close()
+    assert rows[0] == rows[1]
+    assert len(list(tmp_path.iterdir())) == 1
+    assert verify_ledger(tmp_path, feed()).ok
+
+
+def test_the_command_proves_a_ledger_or_names_what_is_wrong(tmp_path):  # E49
+    state = leg(tmp_path / "ledger", 5, world=2)
+    leg(tmp_path / "ledger", 4, world=2, state=state)
+    leg(tmp_path / "ledger", 3, world=3, state=state)
+    file = tmp_path / "proved_here.py"
+    file.write_text(
+        "import numpy as np, thalweg as tw\n"
+        "rows = [{'input_ids': np.arange(1 + i % 9, dtype=np.int32), 'id': f'a{i}'} for i in range(100)]\n"
+        "feed = tw.from_dataset(rows, id='id').shuffle(1).pack(16, overlong='drop').batch(2)\n"
+        "other = tw.from_dataset(rows, id='id').shuffle(2).pack(16, overlong='drop').batch(2)\n"
+    )
+    run = CliRunner().invoke
+    try:
+        good = run(cli, ["verify", "--ledger", str(tmp_path / "ledger"), f"{file}:feed"])
+        assert good.exit_code == 0, good.output
+        assert "16 rows handed over and then rolled back" in good.output
+        assert "each row counts exactly once (and held what the plan says)" in good.output
+        wrong = run(cli, ["verify", "--ledger", str(tmp_path / "ledger"), f"{file}:other", "--json"])
+        assert wrong.exit_code == 1
+        assert "other samples than the plan" in json.loads(wrong.output)["problems"][0]
+        told = run(cli, ["why", f"{file}:feed", "--ledger", str(tmp_path / "ledger"), "--step", "6", "--rank", "2"])
+        assert told.exit_code == 0, told.output
+        assert "step 6, epoch 0, micro-batch 0, rank 2" in told.output
+        assert run(cli, ["verify"]).exit_code != 0
+        assert run(cli, ["verify", "--ledger", str(tmp_path / "ledger"), "--quick"]).exit_code != 0
+    finally:
+        sys.modules.pop("proved_here", None)

@@ -15,6 +15,7 @@ from thalweg.core.errors import ConfigError
 from thalweg.core.topology import Topology
 from thalweg.feed.feed import Feed
 from thalweg.feed.loader import FeedLoader
+from thalweg.feed.replay import why_logged
 from thalweg.feed.rowsof import MicroRows, Origin, Seen, refuse_stream, why_sample, why_step
 
 
@@ -31,7 +32,8 @@ from thalweg.feed.rowsof import MicroRows, Origin, Seen, refuse_stream, why_samp
 @click.option(
     "--epochs", default=1, show_default=True, help="Epochs of the run; a sample is looked for in all of them."
 )
-@click.option("--seed", default=0, show_default=True, help="The loader's seed.")
+@click.option("--seed", type=int, help="The loader's seed; default: 0, or as the ledger says.")
+@click.option("--ledger", help="Folder of the run's ledger: a step as it was handed over, whatever the layout was.")
 @json_option
 def command(target: str, words: tuple[str, ...], as_json: bool, **asked: Any) -> None:
     """Answer one of the two questions."""
@@ -41,11 +43,13 @@ def command(target: str, words: tuple[str, ...], as_json: bool, **asked: Any) ->
     if isinstance(value, FeedLoader):  # its own layout, where the line says nothing else
         o = value.options
         asked["accumulation"] = max(asked["accumulation"], o.accumulation)
-        asked["seed"] = asked["seed"] or o.seed
+        asked["seed"] = o.seed if asked["seed"] is None else asked["seed"]
     if (asked["step"] is None) == (asked["sample"] is None):
         raise ConfigError(
             "ask for a step or for a sample", where="thalweg why", fix="--step N --rank R, or --sample ID"
         )
+    if asked["ledger"] is not None and asked["step"] is None:
+        raise ConfigError("a ledger tells steps", where="thalweg why --ledger", fix="--step N --rank R")
     answer, text = _of_step(feed, asked) if asked["sample"] is None else _of_sample(feed, asked)
     if as_json:
         print_json(with_settings(answer, value))
@@ -54,15 +58,17 @@ def command(target: str, words: tuple[str, ...], as_json: bool, **asked: Any) ->
 
 
 def _of_step(feed: Feed, asked: dict[str, Any]) -> tuple[Any, str]:
-    topology = Topology(rank=asked["rank"], world=asked["world"])
-    found = why_step(
-        feed,
-        asked["step"],
-        topology=topology,
-        accumulation=asked["accumulation"],
-        seed=asked["seed"],
-        epochs=asked["epochs"],
-    )
+    if asked["ledger"] is not None:
+        found = why_logged(asked["ledger"], feed, asked["step"], asked["rank"], asked["seed"])
+    else:
+        found = why_step(
+            feed,
+            asked["step"],
+            topology=Topology(rank=asked["rank"], world=asked["world"]),
+            accumulation=asked["accumulation"],
+            seed=asked["seed"] or 0,
+            epochs=asked["epochs"],
+        )
     return [asdict(m) for m in found], "\n".join(_micro(m) for m in found)
 
 
@@ -85,7 +91,7 @@ def _of_sample(feed: Feed, asked: dict[str, Any]) -> tuple[Any, str]:
         asked["sample"],
         world=asked["world"],
         accumulation=asked["accumulation"],
-        seed=asked["seed"],
+        seed=asked["seed"] or 0,
         epochs=asked["epochs"],
     )
     lines = [_origin(o) for o in named] + [_seen(s) for s in seen]

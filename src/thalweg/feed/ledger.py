@@ -1,28 +1,31 @@
 """The ledger: which rows a rank handed over, with a digest of the ids that were read with the data, and the proof.
 
 Decides when entries are written and what they prove: every row of an epoch once over all ranks, restarts and
-topologies, rolled-back steps left out. The form on disk is `feed.ledgerfile`; what a row should hold is known to a
-feed, which may be given for the proof.
+topologies, rolled-back steps left out. The form on disk is `feed.ledgerfile`, who belongs to which leg `feed.legs`;
+what a row should hold is known to a feed, which may be given for the proof.
 """
 
 import json
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from time import time
 from typing import IO, Any
+from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.core.topology import Topology
-from thalweg.feed.ledgerfile import EVENT, FULL, RUN, Entry, Run, following, runs_of
+from thalweg.feed import legs
+from thalweg.feed.ledgerfile import CLOSED, EVENT, FULL, RUN, Entry, Run, following, runs_of
 from thalweg.plan.steps import Place, Span
 
 BUFFER = 1 << 20  # bytes held until written, where no state is taken
 
 
 class Ledger:
-    """Writes one rank's part.
+    """Writes one rank's part. Of several processes with the same rows one writes.
 
     Args:
         folder: of the whole ledger, shared by ranks and legs.
@@ -33,26 +36,43 @@ class Ledger:
         self.folder, self.topology = Path(folder), topology
         self._buffer, self._lock = bytearray(), threading.Lock()
         self._file: IO[bytes] | None = None
-        self._leg: dict[str, Any] = {}
+        self._head: dict[str, Any] = {}
         self._last: Entry | None = None
+        self.writes = topology.cp_rank == 0
         self.leg: int | None = None
 
-    def begin(self, leg: dict[str, Any]) -> None:
-        """Say what leg this is: micro, accumulation, fingerprint, and the event that opened it."""
-        self._leg.update(leg)
+    def describe(self, head: dict[str, Any]) -> None:
+        """Say how this leg runs and where it begins: micro, accumulation, fingerprint, step, ..."""
+        t = self.topology
+        self._head = {"rank": t.dp_rank, "world": t.dp_size, "job": legs.job(), **head}
 
-    def propose(self) -> int:
-        """Give the number of this leg, as far as this rank sees: the newest if it lacks this rank, else the next.
+    def agree(self, gather: Callable[[str], list[str]]) -> None:
+        """Settle with all processes which leg this is, and which of those with the same rows writes."""
+        if self.leg is not None:
+            return
+        mine = uuid4().hex
+        texts = gather(f"{self._proposed()} {self.topology.dp_rank} {mine} {int(self.writes)}")
+        told = [text.split(" ") for text in texts]
+        self.leg = max(int(number) for number, *_ in told)
+        first = next((name for _, rank, name, w in told if int(rank) == self.topology.dp_rank and w == "1"), None)
+        self.writes = first == mine
 
-        Ranks of a process group take the largest of their proposals.
-        """
-        names = sorted(p.name for p in self.folder.glob("*.ledger")) if self.folder.exists() else []
-        if not names:
-            return 0
-        newest, t = int(names[-1][:6]), self.topology
-        ranks = {n[7:12] for n in names if int(n[:6]) == newest}
-        joins = f"{t.dp_rank:05d}" not in ranks and names[-1][14:19] == f"{t.dp_size:05d}"
-        return newest if joins else newest + 1
+    def _proposed(self) -> int:
+        return legs.proposed(self.folder, self.topology.dp_rank, self._head)
+
+    def start(self) -> None:
+        """Open the file before the first row, so that every rank that took part is known."""
+        if self._file is not None or not self.writes:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        t = self.topology
+        if self.leg is None:
+            self.leg = self._proposed()
+        head = {"leg": self.leg, "time": time(), **self._head}
+        self._file = legs.file_of(self.folder, self.leg, t.dp_rank, t.dp_size).open("xb")
+        legs.hold(self._file)
+        self._file.write(json.dumps(head).encode() + b"\n")
+        self._file.flush()
 
     def event(self, name: str, place: Place, step: int) -> None:
         """Write what happened: resumed or restarted, where, and at which step."""
@@ -63,6 +83,8 @@ class Ledger:
 
     def add(self, step: int, micro: int, spans: tuple[Span, ...], digests: NDArray[np.uint64]) -> None:
         """Write a micro-batch that was handed over."""
+        if not self.writes:
+            return
         runs = runs_of(spans)
         with self._lock:
             if self._follows(step, micro, runs):
@@ -78,37 +100,26 @@ class Ledger:
             self.flush()
 
     def _follows(self, step: int, micro: int, runs: tuple[Run, ...]) -> bool:
-        return self._last is not None and following(self._last, self._leg) == (step, micro, runs)
+        return self._last is not None and following(self._last, self._head) == (step, micro, runs)
 
     def flush(self) -> None:
         """Put everything handed over so far into the file."""
         with self._lock:
-            if not self._buffer:
+            if not self._buffer or self._file is None:
                 return
-            if self._file is None:
-                self._file = self._open()
             self._file.write(self._buffer)
             self._file.flush()
             self._buffer.clear()
 
-    def _open(self) -> IO[bytes]:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        t = self.topology
-        if self.leg is None:
-            self.leg = self.propose()
-        head = {"leg": self.leg, "rank": t.dp_rank, "world": t.dp_size, "time": time(), **self._leg}
-        file = (self.folder / f"{self.leg:06d}-{t.dp_rank:05d}of{t.dp_size:05d}.ledger").open("xb")
-        file.write(json.dumps(head).encode() + b"\n")
-        return file
-
     def close(self) -> None:
-        """Write what is left."""
+        """Write what is left, and that the run ended in order."""
         self.flush()
-        if self._file is not None:
+        if self._file is not None and not self._file.closed:
+            self._file.write(CLOSED)
             self._file.close()
 
 
-def verify_ledger(folder: str | Path, feed: Any = None, seed: int = 0) -> Any:
+def verify_ledger(folder: str | Path, feed: Any = None, seed: int | None = None) -> Any:
     """Prove from a ledger that each row counts once; see `feed.proof.verify_ledger`."""
     from thalweg.feed.proof import verify_ledger as prove  # noqa: PLC0415  (the proof reads what this file writes)
 

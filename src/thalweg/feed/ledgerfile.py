@@ -23,6 +23,8 @@ from thalweg.plan.steps import REPEATED, Span
 FULL = struct.Struct("<IHHH")  # step, micro, runs, rows
 RUN = struct.Struct("<IQHB")  # epoch, first index, rows, repeated
 EVENT = struct.Struct("<H")
+_END = b'{"event": "closed"}'
+CLOSED = b"\x02" + EVENT.pack(len(_END)) + _END  # the last bytes of a file whose run ended in order
 
 
 @dataclass(frozen=True)

@@ -111,8 +111,7 @@ class FeedLoader:
             max_bytes, prefetch, until=until, stall_after=stall_after, slicing=_slicing(feed, place, cp_layout),
         )  # fmt: skip
         self.settings: dict[str, Any] | None = None  # the resolved whole of the file that made this loader
-        self._logged = ledger is not None  # context-parallel peers read the same rows: one of them writes
-        self._ledger = None if ledger is None or place.cp_rank else Ledger(str(ledger), place)
+        self._ledger = None if ledger is None else Ledger(str(ledger), place)
         self.node: BatchNode = self._engine()
         self._agreed, self._closed, self._warm = agree is None, False, False
         self._finalizer = weakref.finalize(self, _end, self.node, self._ledger)
@@ -180,11 +179,9 @@ class FeedLoader:
         """Stop where ranks differ in feed, seed or place, before the first batch."""
         if self._agreed or self._agree is None:
             return
-        if self._logged and (self._ledger is None or self._ledger.leg is None):  # one number for all ranks' files
-            number = max(int(n) for n in self._agree(str(0 if self._ledger is None else self._ledger.propose())))
-            self._logged = False
-            if self._ledger is not None:
-                self._ledger.leg = number
+        if self._ledger is not None and isinstance(self.node, PlannedNode):  # one number for the files of all ranks
+            self.node.note_leg()
+            self._ledger.agree(self._agree)
         mine = self.describe()
         texts = self._agree(" ".join(f"{k}={v}" for k, v in mine.items()))
         theirs = [dict(item.split("=", 1) for item in text.split(" ")) for text in texts]

@@ -84,6 +84,11 @@ class Micros:
         if even is not None and compiled.balance is not None and self.shapes is None:
             self.dealer = Dealer(even, options.topology.dp_size, self.micro, options.accumulation)
 
+    @property
+    def fixed(self) -> dict[str, int]:
+        """Run and window of a balanced order: what is fixed at the first start."""
+        return {} if self.even is None else {"run": self.even.run, "window": self.even.window}
+
     def of(self, place: Place, number: int) -> Iterator[Micro]:
         """Give this rank's micro-batches of a `for` from a place, nothing read yet.
 
@@ -91,22 +96,28 @@ class Micros:
             place: where the `for` begins.
             number: of its first step in the run.
         """
-        rank, world = self.options.topology.dp_rank, self.options.topology.dp_size
-        end, group = self.options.max_steps, world * self.micro
+        end = self.options.max_steps
         for step in self.walk.steps(place):
             if end is not None and number >= end:
                 return
-            dealt = None if self.dealer is None else self.dealer.deal(step, rank)
-            if self.even is not None:
-                for span in step.spans:
-                    self.even.note(span)
-            for m in range(self.options.accumulation):
-                first = m * group + rank * self.micro
-                spans, filler = cut(step, first, first + self.micro) if dealt is None else dealt[m]
-                micro = Micro(step, number, m, m == self.options.accumulation - 1, spans, filler)
-                self._shape(micro, m * group, (m + 1) * group)
-                yield micro
+            yield from self.share(step, number, self.options.topology.dp_rank)
             number += 1
+
+    def share(self, step: Step, number: int, rank: int) -> list[Micro]:
+        """Give the micro-batches of a rank in a step."""
+        many, group = self.options.accumulation, self.options.topology.dp_size * self.micro
+        dealt = None if self.dealer is None else self.dealer.deal(step, rank)
+        if self.even is not None:
+            for span in step.spans:
+                self.even.note(span)
+        out: list[Micro] = []
+        for m in range(many):
+            first = m * group + rank * self.micro
+            spans, filler = cut(step, first, first + self.micro) if dealt is None else dealt[m]
+            micro = Micro(step, number, m, m == many - 1, spans, filler)
+            self._shape(micro, m * group, (m + 1) * group)
+            out.append(micro)
+        return out
 
     def _shape(self, micro: Micro, first: int, stop: int) -> None:
         """Give a micro-batch the shape that rows first to stop of its step need: those of all ranks."""

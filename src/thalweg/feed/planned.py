@@ -54,11 +54,6 @@ class PlannedNode:
         self.meters = Meters()
         self.parts = parts_of(compiled)
         self._identity = {"fingerprint": whole(self.parts), "parts": written(self.parts)}
-        if ledger is not None:
-            stride = options.topology.dp_size * self.micros.micro
-            ledger.begin(
-                {"micro": self.micros.micro, "accumulation": options.accumulation, "stride": stride, **self._identity}
-            )
         self._place, self._step, self._epoch = Place(), 0, 0
         self._started = self._resumed = False
         self._ahead: Lookahead[tuple[Batch, Micro]] | None = None
@@ -92,8 +87,7 @@ class PlannedNode:
             "rows_before": p.base + p.passed,
             "step": self._step,
         }
-        if self.micros.even is not None:
-            numbers |= {"run": self.micros.even.run, "window": self.micros.even.window}
+        numbers |= self.micros.fixed
         out = {"kind": KIND, "version": VERSION, "tail": self.options.tail, **self._identity}
         out.update((k, str(v)) for k, v in numbers.items())
         return out
@@ -153,12 +147,34 @@ class PlannedNode:
     def begin(self) -> None:
         """Start a `for`: go on right after a restore, else restart an epoch that was broken off."""
         self._drop()
+        if self.ledger is not None:
+            self.note_leg()
+            self.ledger.start()
         if self._started and not self._resumed:
             self._place = self._start(self._place.epoch)
             if self.ledger is not None:
                 self.ledger.event("restarted", self._place, self._step)
         self._started, self._resumed = True, False
         self._ahead, self._chunk = Lookahead(self._run()), 1
+
+    def note_leg(self) -> None:
+        """Tell the ledger how this leg runs and where it begins."""
+        assert self.ledger is not None
+        options, micros, place = self.options, self.micros, self._place
+        self.ledger.describe(
+            {
+                "micro": micros.micro,
+                "accumulation": options.accumulation,
+                "stride": options.topology.dp_size * micros.micro,
+                "tail": options.tail,
+                "seed": options.seed,
+                "step": self._step,
+                "epoch": place.epoch,
+                "index": place.passed,
+                **micros.fixed,
+                **self._identity,
+            }
+        )
 
     def _drop(self) -> None:
         if self._ahead is not None:

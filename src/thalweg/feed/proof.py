@@ -36,6 +36,7 @@ class Stretch:
     world: int
     accumulation: int
     fingerprint: str
+    head: dict[str, Any] = field(default_factory=dict[str, Any])
     steps: dict[int, dict[tuple[int, int], Entry]] = field(default_factory=lambda: defaultdict(dict))
 
 
@@ -68,6 +69,24 @@ class Verdict:
         """Say whether nothing is wrong."""
         return not self.problems
 
+    def text(self, *, compared: bool) -> str:
+        """Write for a human; `compared`: ids were compared with the plan of a feed."""
+        lines = [f"{self.rows:,} rows of {self.steps:,} steps in {self.legs:,} legs"]
+        lines += [f"  epoch {epoch}: {rows:,} rows" for epoch, rows in sorted(self.epochs.items())]
+        for n, words in (
+            (self.superseded, "rows handed over and then rolled back, not counted"),
+            (self.repeated, "rows came again to fill a step, not counted"),
+            (self.open_steps, "steps at the end that not every rank had written, not counted"),
+        ):
+            lines += [f"  {n:,} {words}"] * bool(n)
+        lines += [f"problem: {p}" for p in self.problems]
+        if self.ok:
+            more = (
+                "and held what the plan says" if compared else "name the feed as file.py:feed to compare with its plan"
+            )
+            lines.append(f"each row counts exactly once ({more})")
+        return "\n".join(lines)
+
     def to_dict(self) -> dict[str, Any]:
         """Write as JSON-like data."""
         return {"ok": self.ok, **{k: getattr(self, k) for k in self.__dataclass_fields__}}
@@ -85,28 +104,30 @@ def stretches(folder: Path) -> list[Stretch]:
     found: dict[tuple[int, int], Stretch] = {}
     for path in files:
         leg, entries = read_leg(path)
-        number, passed, start = 0, 0, 0
+        number, passed, start = 0, 0, int(leg.get("step", 0))
         for entry in entries:
             if isinstance(entry, dict):
+                if entry["event"] == "closed":
+                    continue
                 number, start = number + 1, int(entry["step"])
                 passed += entry["event"] == "restarted"
                 continue
             key = (int(leg["leg"]), number)
             if key not in found:
                 found[key] = Stretch(
-                    key, start, passed, int(leg["world"]), int(leg["accumulation"]), str(leg.get("fingerprint"))
+                    key, start, passed, int(leg["world"]), int(leg["accumulation"]), str(leg.get("fingerprint")), leg
                 )
             found[key].steps[entry.step][int(leg["rank"]), entry.micro] = entry
     return [found[k] for k in sorted(found)]
 
 
-def verify_ledger(folder: str | Path, feed: Any = None, seed: int = 0) -> Verdict:
+def verify_ledger(folder: str | Path, feed: Any = None, seed: int | None = None) -> Verdict:
     """Prove that each row counts once, and say where not.
 
     Args:
         folder: of the ledger.
         feed: the feed that was read: the digests of delivered ids are then compared with the plan too.
-        seed: the loader's.
+        seed: the loader's; None: as the ledger says.
 
     Returns:
         A verdict; `ok` where ranks, legs and (with a feed) the plan agree.
@@ -116,14 +137,9 @@ def verify_ledger(folder: str | Path, feed: Any = None, seed: int = 0) -> Verdic
     prints = {s.fingerprint for s in parts}
     if len(prints) > 1:
         out.problems.append(f"legs of {len(prints)} different feeds lie in one folder")
-    cut = 1 << 62
-    counted: list[tuple[Stretch, list[int]]] = []
-    for part in reversed(parts):
-        steps = sorted(s for s in part.steps if s < cut)
-        out.superseded += sum(_rows(part.steps[s].values()) for s in part.steps if s >= cut)
-        counted.append((part, steps))
-        cut = min(cut, part.start)
-    counted.reverse()
+    counted = counting(parts)
+    every = sum(_rows(entries.values()) for part in parts for entries in part.steps.values())
+    out.superseded = every - sum(_rows(part.steps[s].values()) for part, steps in counted for s in steps)
     table = _Table()
     for part, steps in counted:
         last = part is parts[-1]
@@ -143,9 +159,20 @@ def verify_ledger(folder: str | Path, feed: Any = None, seed: int = 0) -> Verdic
     table.check(out)
     _same_rows(parts, out)
     if feed is not None:
-        _against_plan(table, feed, seed, out)
+        _against_plan(table, feed, parts[-1].head if parts else {}, seed, out)
     out.problems = out.problems[:MOST]
     return out
+
+
+def counting(parts: list[Stretch]) -> list[tuple[Stretch, list[int]]]:
+    """Give the steps of each stretch that count: those that no later one began again."""
+    cut = 1 << 62
+    counted: list[tuple[Stretch, list[int]]] = []
+    for part in reversed(parts):
+        counted.append((part, sorted(s for s in part.steps if s < cut)))
+        cut = min(cut, part.start)
+    counted.reverse()
+    return counted
 
 
 def _rows(entries: Iterable[Entry]) -> int:
@@ -223,13 +250,14 @@ def _same_rows(parts: list[Stretch], out: Verdict) -> None:
         out.problems.append(f"row {keys[i, 2]} of epoch {keys[i, 1]} held other samples in another leg or rank")
 
 
-def _against_plan(table: _Table, feed: Any, seed: int, out: Verdict) -> None:
+def _against_plan(table: _Table, feed: Any, head: dict[str, Any], seed: int | None, out: Verdict) -> None:
     """Compare what was delivered with what the plan says, row by row."""
-    from thalweg.feed.rowsof import planned_digests  # noqa: PLC0415  (plans only where a feed is given)
+    from thalweg.feed.rowsof import Ask, planned_digests  # noqa: PLC0415  (plans only where a feed is given)
 
     keys, digests = table.whole()
+    ask = Ask.of(head, seed)
     for epoch in np.unique(keys[:, 1]).tolist():
         mine = keys[:, 1] == epoch
-        wrong = planned_digests(feed, seed, epoch, keys[mine, 2]) != digests[mine]
+        wrong = planned_digests(feed, ask, epoch, keys[mine, 2]) != digests[mine]
         for index in np.sort(keys[mine, 2][wrong])[:MOST].tolist():
             out.problems.append(f"row {index} of epoch {epoch} held other samples than the plan says (or one failed)")

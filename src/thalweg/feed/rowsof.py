@@ -4,7 +4,7 @@ Decides how a row's number becomes a block and back. Reads ids and, for people, 
 recorded. Runs nothing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -14,13 +14,15 @@ from numpy.typing import NDArray
 
 from thalweg.core.errors import ConfigError, InputError
 from thalweg.core.topology import Topology
-from thalweg.feed import stages as st
 from thalweg.feed.batch import row_digests
 from thalweg.feed.compile import Compiled, compile_feed
 from thalweg.feed.gather import Reader, select
+from thalweg.feed.micros import Micros
+from thalweg.feed.node import RunOptions
 from thalweg.feed.source import hash_ids
+from thalweg.plan.balanced import Planned
 from thalweg.plan.epoch import Block
-from thalweg.plan.steps import Place, Span, Step, Walk, cut
+from thalweg.plan.steps import Place, Span, Step, Walk
 
 Ints = NDArray[np.int64]
 
@@ -58,21 +60,53 @@ class MicroRows:
     rows: list[list[Origin]] = field(default_factory=list[list[Origin]])
 
 
-def blocks_with(compiled: Compiled, epoch: int) -> Iterator[tuple[int, int, Block]]:
+@dataclass(frozen=True)
+class Ask:
+    """How a run is laid out, as far as its order depends on it; `run` and `window` of a balanced one."""
+
+    seed: int = 0
+    accumulation: int = 1
+    tail: str = "drop"
+    topology: Topology = field(default_factory=Topology)
+    run: int | None = None
+    window: int | None = None
+
+    @classmethod
+    def of(cls, head: Mapping[str, Any], seed: int | None = None, rank: int = 0) -> "Ask":
+        """Read it from the head of a ledger's leg."""
+        return cls(
+            int(head.get("seed", 0)) if seed is None else seed,
+            int(head.get("accumulation", 1)),
+            str(head.get("tail", "drop")),
+            Topology(rank=rank, world=int(head.get("world", 1))),
+            head.get("run"),
+            head.get("window"),
+        )
+
+    def micros(self, compiled: Compiled) -> Micros:
+        """Say who takes which rows."""
+        options = RunOptions(self.topology, None, accumulation=self.accumulation, tail=self.tail)
+        micros = Micros(compiled, options)
+        if self.run is not None and self.window is not None:
+            micros.arrange(self.run, self.window)
+        return micros
+
+
+def blocks_with(order: Planned, epoch: int) -> Iterator[tuple[int, int, Block]]:
     """Give (first row, end, block) of each block of an epoch."""
-    at, order = 0, compiled.order
+    at = 0
     for number in range(order.num_blocks(epoch)):
         rows = order.num_rows(epoch, number)
         yield at, at + rows, order.block(epoch, number)
         at += rows
 
 
-def planned_digests(feed: Any, seed: int, epoch: int, rows: Ints) -> NDArray[np.uint64]:
+def planned_digests(feed: Any, ask: Ask, epoch: int, rows: Ints) -> NDArray[np.uint64]:
     """Give the digest that each row of an epoch should have, from the ids in the data."""
-    compiled = compile_feed(feed, seed)
-    reader = Reader(compiled.leaves, seed, as_samples=True)
+    compiled = compile_feed(feed, ask.seed)
+    reader = Reader(compiled.leaves, ask.seed, as_samples=True)
     out = np.zeros(len(rows), np.uint64)
-    for start, stop, block in blocks_with(compiled, epoch):
+    for start, stop, block in blocks_with(ask.micros(compiled).order, epoch):
         mine = np.flatnonzero((rows >= start) & (rows < stop))
         if len(mine):
             documents = select([(block, 0, len(block))])
@@ -114,11 +148,6 @@ def _recorded(source: Any, index: Ints) -> tuple[list[str | None], list[int | No
     return units, lines
 
 
-def _micro(feed: Any) -> int:
-    batch = next((s for s in feed.stages if isinstance(s, st.BATCHING)), None)
-    return batch.size if isinstance(batch, st.Batch) else 1
-
-
 def why_step(
     feed: Any,
     step: int,
@@ -135,25 +164,24 @@ def why_step(
         InputError: the run has no such step.
     """
     compiled = compile_feed(feed, seed)
-    micro = _micro(feed)
-    found = _step(compiled, step, topology.dp_size * micro * accumulation, tail or ("drop" if epochs == 1 else "carry"))
+    micros = Ask(seed, accumulation, tail or ("drop" if epochs == 1 else "carry"), topology).micros(compiled)
+    found = _step(compiled, step, micros.walk)
     out: list[MicroRows] = []
-    for m in range(accumulation):
-        first = (m * topology.dp_size + topology.dp_rank) * micro
-        spans, _ = cut(found, first, first + micro)
-        rows = [row for s in spans for row in _span_rows(compiled, s)]
-        out.append(MicroRows(found.epoch, step, m, topology.dp_rank, rows))
+    for micro in micros.share(found, step, topology.dp_rank):
+        rows = [row for s in micro.spans for row in span_rows(compiled, micros.order, s)]
+        out.append(MicroRows(found.epoch, step, micro.micro, topology.dp_rank, rows))
     return out
 
 
-def _span_rows(compiled: Compiled, span: Span) -> list[list[Origin]]:
-    return origins(compiled, compiled.order.block(span.epoch, span.block), span.start, span.stop)
+def span_rows(compiled: Compiled, order: Planned, span: Span) -> list[list[Origin]]:
+    """Name the samples of each row of a span."""
+    return origins(compiled, order.block(span.epoch, span.block), span.start, span.stop)
 
 
-def _step(compiled: Compiled, step: int, size: int, tail: str) -> Step:
+def _step(compiled: Compiled, step: int, walk: Walk) -> Step:
     """Give a step of a run, going over whole epochs and blocks without looking into them."""
-    walk, left, place = Walk(compiled.order, size, tail, None), step, Place()
-    if tail != "carry":
+    left, place = step, Place()
+    if walk.tail != "carry":
         epoch = 0
         while True:
             n = walk.count_in(epoch)
@@ -163,26 +191,31 @@ def _step(compiled: Compiled, step: int, size: int, tail: str) -> Step:
                 raise InputError(f"no step {step}: an epoch has {compiled.order.rows(epoch):,} rows")
             left, epoch = left - n, epoch + 1
         place = Place(epoch)
-    place = _skip(compiled, place, left * size)
+    place = place_of(compiled.order, place, left * walk.size)
     for found in walk.steps(place):
         return found
     raise InputError(f"no step {step}")
 
 
-def _skip(compiled: Compiled, place: Place, rows: int) -> Place:
-    epoch, order = place.epoch, compiled.order
+def place_of(order: Planned, place: Place, rows: int) -> Place:
+    """Give the place so many rows behind an epoch's start, or in a later epoch.
+
+    Raises:
+        InputError: an epoch has no row.
+    """
+    epoch, base = place.epoch, 0
     while True:
         total = order.rows(epoch)
         if not total:
             raise InputError("an epoch has no row")
         if rows < total:
             break
-        rows, epoch = rows - total, epoch + 1
+        rows, epoch, base = rows - total, epoch + 1, base + total
     at = 0
     for number in range(order.num_blocks(epoch)):
         n = order.num_rows(epoch, number)
         if rows < at + n:
-            return Place(epoch, number, rows - at, rows)
+            return Place(epoch, number, rows - at, rows, base)
         at += n
     raise AssertionError
 
@@ -206,25 +239,30 @@ def why_sample(
     places = list(_holders(compiled, sample))
     if not places:
         raise InputError(f"no sample has the id {sample!r}", fix="ids are those of the data; feed.peek() shows some")
-    micro = _micro(feed)
-    size = world * micro * accumulation
     tail = tail or ("drop" if epochs == 1 else "carry")
-    walk = Walk(compiled.order, size, tail, None)
+    micros = Ask(seed, accumulation, tail, Topology(world=world)).micros(compiled)
+    walk, carry, size = micros.walk, tail == "carry", micros.size
     seen: list[Seen] = []
-    carry = tail == "carry"
     end = -(-sum(compiled.order.rows(e) for e in range(epochs)) // size) if carry else 0
     steps_before = rows_before = 0
     for epoch in range(epochs + carry):  # under carry the last step is filled from the epoch behind
-        for row in _rows_with(compiled, epoch, places):
-            step, at = divmod(row + (rows_before if carry else 0), size)
-            if step >= (end if carry else walk.count_in(epoch)):
-                continue
-            m, rest = divmod(at, world * micro)
-            seen.append(Seen(epoch, step + steps_before, m, rest // micro, row))
+        for row in _rows_with(micros.order, epoch, places):
+            step = (row + (rows_before if carry else 0)) // size
+            if step < (end if carry else walk.count_in(epoch)):
+                seen += _seen(compiled, micros, step + steps_before, epoch, row)
         rows_before += compiled.order.rows(epoch)
         steps_before += 0 if carry else walk.count_in(epoch)
     named = [Origin(sample, compiled.leaves[s].name, i, *_where(compiled, s, i)) for s, i in places]
     return named, seen
+
+
+def _seen(compiled: Compiled, micros: Micros, number: int, epoch: int, row: int) -> Iterator[Seen]:
+    """Say which micro-batch of which rank holds a row of a step."""
+    step = _step(compiled, number, micros.walk)
+    for rank in range(micros.options.topology.dp_size):
+        for micro in micros.share(step, number, rank):
+            if any(s.epoch == epoch and s.mark is None and 0 <= row - s.first < s.stop - s.start for s in micro.spans):
+                yield Seen(epoch, number, micro.micro, rank, row)
 
 
 def _where(compiled: Compiled, s: int, index: int) -> tuple[str | None, int | None]:
@@ -243,8 +281,8 @@ def _holders(compiled: Compiled, sample: str) -> Iterator[tuple[int, int]]:
                     yield s, i
 
 
-def _rows_with(compiled: Compiled, epoch: int, places: list[tuple[int, int]]) -> Iterator[int]:
-    for start, _, block in blocks_with(compiled, epoch):
+def _rows_with(order: Planned, epoch: int, places: list[tuple[int, int]]) -> Iterator[int]:
+    for start, _, block in blocks_with(order, epoch):
         for s, i in places:
             at = np.flatnonzero((block.source == s) & (block.index == i))
             for row in np.unique(np.searchsorted(block.offsets, at, side="right") - 1).tolist():

@@ -70,7 +70,7 @@ class _Rows:
 def _rows(compiled: Compiled, epoch: int) -> _Rows:
     tokens, documents = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     by_source = np.zeros(len(compiled.leaves), np.int64)
-    for _, _, block in blocks_with(compiled, epoch):
+    for _, _, block in blocks_with(compiled.order, epoch):
         lengths = block.lengths
         if lengths is None:
             lengths = compiled.order.lengths(block.source, block.index)
