@@ -1,8 +1,9 @@
 """Remote files kept on a node: shared by its ranks and jobs, bounded in bytes, whole or not there.
 
-A file is fetched by one process and waited for by the others, appears by rename, and is evicted when it was used
-longest ago; who has it mapped keeps it. A process that dies leaves nothing in the way. Decides this. Knows no format
-and no protocol.
+A file is fetched by one process and waited for by the others, appears by rename, and is evicted when nobody said that
+it is needed and it was used longest ago; after those, what is needed latest. Waiting ends when the process that
+fetches dies or stands still: then another fetches too, under a name of its own. A process that dies leaves nothing in
+the way. Decides this. Knows no format and no protocol.
 """
 
 import contextlib
@@ -10,14 +11,15 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
 from thalweg.core.errors import RecordsError
 from thalweg.store import fs
 
+STALL = 30.0  # seconds without a byte after which a file that another process fetches is fetched here too
 _WAIT = 0.02  # seconds between looks at a file that another process fetches
-_SCRATCH = re.compile(r"\.(.+)\.(life|[0-9a-f]{12}\.part)")
+_SCRATCH = re.compile(r"\.(.+)\.(life|needs|[0-9a-f]{12}\.part)")
 
 
 class NodeCache:
@@ -32,14 +34,19 @@ class NodeCache:
         self.folder, self.max_bytes = folder, max_bytes
         folder.mkdir(parents=True, exist_ok=True)
 
+    def has(self, key: str) -> bool:
+        """Whether a file is there now."""
+        return os.path.exists(self.folder / key)  # noqa: PTH110
+
     def get(self, key: str, fetch: Callable[[Path], None]) -> Path:
         """Give a file, fetching it if nobody has.
 
         Args:
             key: its name here; equal keys are equal bytes, for ever.
-            fetch: writes the file to a path; called in at most one living process of the node at a time.
+            fetch: writes the file to a path; called in one process of the node at a time, unless that stands still.
         """
         path = self.folder / key
+        since, seen = time.monotonic(), -1
         while True:
             with contextlib.suppress(FileNotFoundError):
                 os.utime(path)  # used now
@@ -47,12 +54,27 @@ class NodeCache:
             try:
                 life = fs.Life(self.folder / f".{key}.life").begin()
             except RecordsError:
+                now, grown = time.monotonic(), self._arrived(key)
+                if grown != seen:
+                    since, seen = now, grown
+                elif now - since > STALL:
+                    return self._make(path, fetch)
                 time.sleep(_WAIT)
                 continue
             with self._ending(life):
                 if not path.exists():
+                    for left in self.folder.glob(f".{key}.*.part"):  # of a process that died: the key is ours now
+                        left.unlink(missing_ok=True)
                     self._make(path, fetch)
                 return path
+
+    def _arrived(self, key: str) -> int:
+        """Bytes of a file that others have so far."""
+        total = 0
+        for part in self.folder.glob(f".{key}.*.part"):
+            with contextlib.suppress(FileNotFoundError):
+                total += part.stat().st_size
+        return total
 
     @staticmethod
     @contextlib.contextmanager
@@ -62,9 +84,7 @@ class NodeCache:
         finally:
             life.end()
 
-    def _make(self, path: Path, fetch: Callable[[Path], None]) -> None:
-        for left in self.folder.glob(f".{path.name}.*.part"):  # of a process that died: the key is ours alone now
-            left.unlink(missing_ok=True)
+    def _make(self, path: Path, fetch: Callable[[Path], None]) -> Path:
         temporary = self.folder / f".{path.name}.{secrets.token_hex(6)}.part"
         try:
             fetch(temporary)
@@ -72,21 +92,63 @@ class NodeCache:
             temporary.rename(path)
         finally:
             temporary.unlink(missing_ok=True)
+        return path
 
     def shrink(self, coming: int = 0) -> None:
-        """Remove the files used longest ago, until `coming` bytes more fit; and what dead processes left."""
-        found: list[tuple[float, int, Path]] = []
-        for path in self.folder.iterdir():
-            scratch = _SCRATCH.fullmatch(path.name)
-            with contextlib.suppress(FileNotFoundError):
-                if scratch is None:
-                    info = path.stat()
-                    found.append((info.st_mtime, info.st_size, path))
-                elif not fs.is_alive(self.folder / f".{scratch[1]}.life"):
-                    path.unlink()
+        """Remove what is needed least, until `coming` bytes more fit; and what dead processes left."""
+        found: list[tuple[float, int, str]] = []
+        needs: dict[str, int] = {}
+        with os.scandir(self.folder) as entries:
+            for entry in entries:
+                scratch = _SCRATCH.fullmatch(entry.name) if entry.name.startswith(".") else None
+                with contextlib.suppress(FileNotFoundError):
+                    if scratch is None:
+                        info = entry.stat()
+                        found.append((info.st_mtime, info.st_size, entry.name))
+                    elif not fs.is_alive(self.folder / f".{scratch[1]}.life"):
+                        os.unlink(entry.path)  # noqa: PTH108
+                    elif scratch[2] == "needs":
+                        _merge(needs, Path(entry.path).read_text(encoding="utf-8").split("\n"))
         total = sum(size for _, size, _ in found) + coming
-        for _, size, path in sorted(found):
+        if total <= self.max_bytes:
+            return
+        # First what nobody needs, the one used longest ago before all; then what is needed, the latest first.
+        order = [(key in needs, -needs[key] if key in needs else used, size, key) for used, size, key in found]
+        for _, _, size, key in sorted(order):
             if total <= self.max_bytes:
                 return
-            path.unlink(missing_ok=True)
+            (self.folder / key).unlink(missing_ok=True)
             total -= size
+
+
+class Needs:
+    """What this process will read, for all who evict: file names in order of their next use.
+
+    Args:
+        cache: the cache.
+    """
+
+    def __init__(self, cache: NodeCache) -> None:
+        stem = f"needs-{secrets.token_hex(6)}"
+        self._path = cache.folder / f".{stem}.needs"
+        self._life = fs.Life(cache.folder / f".{stem}.life").begin()
+
+    def say(self, keys: Sequence[str]) -> None:
+        """Replace what was said before."""
+        temporary = self._path.with_name(f"{self._path.name[:-6]}.{secrets.token_hex(6)}.part")
+        temporary.write_text("\n".join(keys), encoding="utf-8")
+        temporary.rename(self._path)
+
+    def count(self) -> int:
+        """Count the readers of this node that say what they need, this one too."""
+        return max(sum(name.endswith(".needs") for name in os.listdir(self._path.parent)), 1)  # noqa: PTH208
+
+    def end(self) -> None:
+        """Need nothing any more. Twice is fine."""
+        self._path.unlink(missing_ok=True)
+        self._life.end()
+
+
+def _merge(needs: dict[str, int], keys: Sequence[str]) -> None:
+    for at, key in enumerate(keys):
+        needs[key] = min(at, needs.get(key, at))

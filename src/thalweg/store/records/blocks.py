@@ -5,6 +5,7 @@ Decides how a row number becomes a block and how a block becomes readable. Knows
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,41 +92,50 @@ def checked(data: NDArray[np.uint8], file: File) -> NDArray[np.uint8]:
     return data
 
 
+Span: TypeAlias = tuple[int, int, int]  # shard, first byte, end
+
+
 class Touch:
-    """Makes blocks readable: maps their shard, and compares their checksum where that is asked for.
+    """Makes blocks readable: brings their bytes into memory, and compares their checksum where that is asked for.
 
     Without a lock: doing it twice at once gives the same memory.
+
+    Args:
+        table: the blocks.
+        memory: of the shards.
+        ready: makes spans of shards readable in it.
+        name_of: says where a shard lies, for errors.
+        verify: compare checksums.
     """
 
     def __init__(
         self,
         table: BlockTable,
-        manifest: Manifest,
-        path_of: Callable[[int], Path],
         memory: Region | FileReads,
+        ready: Callable[[Sequence[Span]], None],
+        name_of: Callable[[int], str],
         *,
         verify: bool,
     ) -> None:
-        self._table, self._manifest, self._path_of = table, manifest, path_of
-        self._memory, self._verify = memory, verify
+        self._table, self._memory, self._ready, self._name_of = table, memory, ready, name_of
+        self._verify = verify
         self.done = np.zeros(len(table), bool)
-        self._mapped = np.zeros(len(manifest.shards), bool)
 
     def __call__(self, blocks: NDArray[np.int64]) -> list[int]:
         """Make blocks readable and give those that were not so before."""
         new = [] if self.done[blocks].all() else np.unique(blocks[~self.done[blocks]]).tolist()
-        for block in new:
-            self._one(block)
+        if new:
+            self._ready([self.span(block) for block in new])
+            for block in new:
+                if self._verify:
+                    self.compare(block)
+                self.done[block] = True
         return new
 
-    def _one(self, block: int) -> None:
-        shard = int(self._table.shard[block])
-        if isinstance(self._memory, Region) and not self._mapped[shard]:
-            self._memory.map(shard, self._path_of(shard), self._manifest.shards[shard].size)
-            self._mapped[shard] = True
-        if self._verify:
-            self.compare(block)
-        self.done[block] = True
+    def span(self, block: int) -> Span:
+        """Say which bytes of which shard a block is."""
+        _, first, end = self._table.entry(block)[:3].tolist()
+        return int(self._table.shard[block]), first, end
 
     def compare(self, block: int) -> None:
         """Compare the bytes of a block with their checksum.
@@ -133,18 +143,17 @@ class Touch:
         Raises:
             IntegrityError: they differ.
         """
-        _, first, end, digest = self._table.entry(block)[:4].tolist()
-        shard = int(self._table.shard[block])
+        shard, first, end = self.span(block)
         place = int(self._table.base[block])
         if isinstance(self._memory, Region):
             data: memoryview | bytes = self._memory.bytes[place + first : place + end].data
         else:
             data = self._memory.read(shard, first, end - first)
-        if xxh3_64_intdigest(data) != digest % 2**64:
-            raise damaged(self._path_of(shard), first, end)
+        if xxh3_64_intdigest(data) != int(self._table.entry(block)[3]) % 2**64:
+            raise damaged(self._name_of(shard), first, end)
 
 
-def damaged(path: Path, first: int, end: int) -> IntegrityError:
+def damaged(path: Path | str, first: int, end: int) -> IntegrityError:
     """Say that bytes are not those that were written."""
     return IntegrityError(
         "bytes are not those that were written",

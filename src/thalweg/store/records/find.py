@@ -14,6 +14,7 @@ from thalweg.store.records.generation import fact_pieces, joined
 from thalweg.store.records.manifest import Manifest, unpack
 from thalweg.store.records.opened import Opened, Source
 from thalweg.store.records.parts import missing_parts, unfinished
+from thalweg.store.records.reread import Here
 from thalweg.store.remote import is_url
 
 
@@ -56,9 +57,9 @@ def _unmerged(source: Source, folder: Path, parts: list[Manifest]) -> Opened:
         raise RecordsError("no part of the set is there", where=str(folder), fix="wait for the first part")
     names = dict.fromkeys(name for p in parts for name in p.facts)
     facts = {
-        name: np.concatenate([piece for p in parts for piece in fact_pieces(folder, p.rows, p.facts.get(name))])
+        name: np.concatenate([piece for p in parts for piece in fact_pieces(Here(folder), p.rows, p.facts.get(name))])
         for name in names
     }
     return Opened(
-        source, folder, msgspec.structs.replace(joined(parts, folder), generation=parts[-1].generation), facts
+        source, folder, msgspec.structs.replace(joined(parts, Here(folder)), generation=parts[-1].generation), facts
     )

@@ -17,7 +17,7 @@ from thalweg.store.records.facts import FactFile
 from thalweg.store.records.kinds import NULL, Kind, join, parse
 from thalweg.store.records.manifest import Fact, Layout, Manifest, Shard, pack
 from thalweg.store.records.part import describe
-from thalweg.store.records.reread import Reread
+from thalweg.store.records.reread import Files, Here, Reread
 
 
 def publish(folder: Path, own: Manifest, base: Manifest | None, *, replace: bool, sync: bool) -> Manifest:
@@ -26,12 +26,10 @@ def publish(folder: Path, own: Manifest, base: Manifest | None, *, replace: bool
     Where another writer was faster, the rows follow its rows. With `replace` the older generations are removed
     once the new one is there.
     """
-    prefix = own.indexes[0].name.partition(".")[0] if own.indexes else place.new_prefix()
+    prefix = prefix_of(own)
     while True:
-        whole = own if base is None or replace else combine([base, own], folder, prefix, sync=sync)
-        number = 0 if base is None else base.generation + 1
-        replaced = number if replace else 0 if base is None else base.replaces
-        whole = msgspec.structs.replace(whole, generation=number, replaces=replaced)
+        whole = after(base, own, Here(folder), prefix, replace=replace, sync=sync)
+        number = whole.generation
         if sync:
             fs.sync_folder(folder)
         if fs.write_whole(place.manifest_path(folder, number), pack(whole), exclusive=True, sync=sync):
@@ -44,18 +42,31 @@ def publish(folder: Path, own: Manifest, base: Manifest | None, *, replace: bool
     return whole
 
 
+def prefix_of(own: Manifest) -> str:
+    """Give the prefix of a writer's files."""
+    return own.indexes[0].name.partition(".")[0] if own.indexes else place.new_prefix()
+
+
+def after(base: Manifest | None, own: Manifest, files: Files, prefix: str, *, replace: bool, sync: bool) -> Manifest:
+    """Give the manifest of the generation after `base` (None: the first): its rows and `own`, or `own` alone."""
+    whole = own if base is None or replace else combine([base, own], files, prefix, sync=sync)
+    number = 0 if base is None else base.generation + 1
+    replaced = number if replace else 0 if base is None else base.replaces
+    return msgspec.structs.replace(whole, generation=number, replaces=replaced)
+
+
 def combine(
-    parts: Sequence[Manifest], folder: Path, prefix: str, *, sync: bool, scratch: str | None = None
+    parts: Sequence[Manifest], files: Files, prefix: str, *, sync: bool, scratch: str | None = None
 ) -> Manifest:
     """Give the manifest of the rows of all parts in order.
 
     Writes their facts end to end as `PREFIX.NAME.all.npy`, first under the prefix `scratch` where that is given.
     """
-    facts = _join_facts(parts, folder, prefix, scratch or prefix, sync=sync)
-    return msgspec.structs.replace(joined(parts, folder), facts=facts)
+    facts = _join_facts(parts, files, prefix, scratch or prefix, sync=sync)
+    return msgspec.structs.replace(joined(parts, files), facts=facts)
 
 
-def joined(parts: Sequence[Manifest], folder: Path) -> Manifest:
+def joined(parts: Sequence[Manifest], files: Files) -> Manifest:
     """Give the manifest of the rows of all parts in order, without facts."""
     layouts: list[Layout] = []
     shards: list[Shard] = []
@@ -71,7 +82,7 @@ def joined(parts: Sequence[Manifest], folder: Path) -> Manifest:
         before += len(part.indexes)
         for name, word in part.columns.items():
             columns[name] = join(columns.get(name, NULL), parse(word))
-    total = fingerprint.join([p.print for p in parts], Reread(folder, parts))
+    total = fingerprint.join([p.print for p in parts], Reread(files, parts))
     lineage: dict[str, Any] = {}
     for part in parts:
         lineage.update(part.lineage)
@@ -93,7 +104,7 @@ def joined(parts: Sequence[Manifest], folder: Path) -> Manifest:
     )
 
 
-def _join_facts(parts: Sequence[Manifest], folder: Path, prefix: str, scratch: str, *, sync: bool) -> dict[str, Fact]:
+def _join_facts(parts: Sequence[Manifest], files: Files, prefix: str, scratch: str, *, sync: bool) -> dict[str, Fact]:
     out: dict[str, Fact] = {}
     names = dict.fromkeys(name for p in parts for name in p.facts)
     for name in names:
@@ -105,11 +116,11 @@ def _join_facts(parts: Sequence[Manifest], folder: Path, prefix: str, scratch: s
             value = constants.pop() if constants else 0
             out[name] = Fact(dtype, None, value or 0)
             continue
-        path = folder / f"{prefix}.{name}.all.npy"
-        temporary = folder / f"{scratch}.{name}.all.npy"
+        path = files.folder / f"{prefix}.{name}.all.npy"
+        temporary = files.folder / f"{scratch}.{name}.all.npy"
         file = FactFile(temporary, dtype)
         for rows, fact in facts:
-            for piece in fact_pieces(folder, rows, fact):
+            for piece in fact_pieces(files, rows, fact):
                 file.write(piece.astype(dtype, copy=False))
         file.close()
         temporary.rename(path)
@@ -119,11 +130,11 @@ def _join_facts(parts: Sequence[Manifest], folder: Path, prefix: str, scratch: s
     return out
 
 
-def fact_pieces(folder: Path, rows: int, fact: Fact | None, step: int = 1 << 22) -> Iterator[NDArray[Any]]:
+def fact_pieces(files: Files, rows: int, fact: Fact | None, step: int = 1 << 22) -> Iterator[NDArray[Any]]:
     """Give one fact of `rows` rows in pieces; rows without it have 0."""
     for a in range(0, rows, step):
         n = min(step, rows - a)
         if fact is None or fact.file is None:
             yield np.full(n, 0 if fact is None else fact.constant, "int32" if fact is None else fact.dtype)
         else:
-            yield np.load(folder / fact.file.name, mmap_mode="r")[a : a + n]
+            yield np.load(files.path(fact.file), mmap_mode="r")[a : a + n]

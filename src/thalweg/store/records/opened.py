@@ -3,7 +3,7 @@
 Decides where the parts of a set are found and how they are put together. Knows no row.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from thalweg.core.errors import IntegrityError
 from thalweg.store import fs
-from thalweg.store.records.blocks import BlockTable, Touch
+from thalweg.store.records.blocks import BlockTable, Span, Touch
 from thalweg.store.records.decode import Decoder
 from thalweg.store.records.manifest import Fact, File, Manifest
-from thalweg.store.records.region import FileReads, Region, place_shards
+from thalweg.store.records.region import FileReads, Region, missing, place_shards, wrong_size
 from thalweg.store.records.token_ids import TokenIds
 
 
@@ -88,6 +88,10 @@ class Opened:
         """Give the path of a shard on this machine."""
         return self.local(self.manifest.shards[number].name)
 
+    def shard_name(self, number: int) -> str:
+        """Say where a shard lies, for messages."""
+        return str(self.folder / self.manifest.shards[number].name)
+
     @cached_property
     def memory(self) -> Region | FileReads:
         """The shards, mapped or read by ranges."""
@@ -110,7 +114,41 @@ class Opened:
     @cached_property
     def touch(self) -> Touch:
         """Makes blocks readable."""
-        return Touch(self.table, self.manifest, self.shard_path, self.memory, verify=self.source.verify)
+        return Touch(self.table, self.memory, self.ready, self.shard_name, verify=self.source.verify)
+
+    def ready(self, spans: Sequence[Span]) -> None:
+        """Make spans of shards readable in the memory: here their whole shards are mapped."""
+        if isinstance(self.memory, Region):
+            for shard in dict.fromkeys(s for s, _, _ in spans):
+                if not self.memory.mapped[shard]:
+                    self.memory.map(shard, self.shard_path(shard), self.manifest.shards[shard].size)
+
+    def ahead(self, rows: NDArray[np.int64], calls: int) -> bool:  # noqa: ARG002
+        """Fetch what rows need before they are read; False where there is nothing to fetch, as on a local disk."""
+        return False
+
+    def whole(self, number: int) -> Callable[[int, int], Any]:
+        """Give what reads bytes [first, end) of a shard anew, for a check of all of it."""
+        size = self.manifest.shards[number].size
+        region = Region(place_shards([size]))
+        region.map(0, self.shard_path(number), size)
+        data = region.bytes[:size].data
+        return lambda first, end: data[first:end]
+
+    def check_sizes(self) -> None:
+        """Compare the sizes of all shards with those of the manifest.
+
+        Raises:
+            IntegrityError: one is not there, or has another size.
+        """
+        for number, shard in enumerate(self.manifest.shards):
+            path = self.shard_path(number)
+            try:
+                found = path.stat().st_size
+            except FileNotFoundError as error:
+                raise missing(path) from error
+            if found != shard.size:
+                raise wrong_size(path, found, shard.size)
 
     @cached_property
     def decoder(self) -> Decoder:

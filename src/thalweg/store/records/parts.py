@@ -18,6 +18,7 @@ from thalweg.store.records import place
 from thalweg.store.records.generation import combine
 from thalweg.store.records.manifest import Manifest, pack, unpack
 from thalweg.store.records.part import PartFiles, parse_schema
+from thalweg.store.records.reread import Here
 from thalweg.store.records.writer import RowWriter
 
 
@@ -208,7 +209,7 @@ def merge_parts(path: str | Path) -> Manifest:
     prefix = f"merged-{number}-{xxh3_64_hexdigest(b''.join(raw))}"
     scratch = place.new_prefix(prefix)
     with fs.Life(place.life_of(folder, scratch)):
-        whole = combine([*base, *parts], folder, prefix, sync=True, scratch=scratch)
+        whole = combine([*base, *parts], Here(folder), prefix, sync=True, scratch=scratch)
         replaced = base[0].replaces if base else 0
         whole = msgspec.structs.replace(whole, generation=number, replaces=replaced)
         fs.sync_folder(folder)

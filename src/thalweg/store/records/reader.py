@@ -187,6 +187,18 @@ class Records:
             out[name] = public(self._opened.decoder.column(name, rows, blocks))
         return out
 
+    def ahead(self, indices: Any, calls: int = 64) -> bool:
+        """Say which rows will be read, so that a set behind a URL fetches them before, and keeps them until then.
+
+        Args:
+            indices: row numbers of one more `read`, after those said before; none: the order is over.
+            calls: how many announced reads are still to come, this one too; what was said before them is over.
+
+        Returns:
+            False where nothing is fetched, as on a local disk: then there is no use in saying more.
+        """
+        return self._opened.ahead(self._checked(indices), calls)
+
     def column(self, name: str) -> Any:
         """Read one column of all rows."""
         return self.read(slice(None), [name])[name]

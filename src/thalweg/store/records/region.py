@@ -9,7 +9,7 @@ import ctypes
 import mmap
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,7 @@ class Region:
         # At exit the system unmaps; doing it earlier would pull memory from under arrays that still live.
         weakref.finalize(holder, _libc.munmap, self.address, self.size).atexit = False
         self.bytes: NDArray[np.uint8] = np.asarray(holder)
+        self.mapped = np.zeros(len(places) - 1, bool)  # whole shards
         self._views: dict[str, NDArray[Any]] = {}
         self._buffers: dict[str, memoryview] = {}
 
@@ -82,17 +83,24 @@ class Region:
             IntegrityError: it is not there, or has another size.
         """
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self.put(int(self.places[number]), path, size)
         except FileNotFoundError as error:
-            raise IntegrityError(
-                "a shard is missing", where=str(path), fix="restore the file, or write the set again"
-            ) from error
+            raise missing(path) from error
+        self.mapped[number] = True
+
+    def put(self, at: int, path: Path, size: int) -> None:
+        """Map a file of a known size at a place, a multiple of the page size.
+
+        Raises:
+            FileNotFoundError: it is not there.
+            IntegrityError: it has another size.
+        """
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             found = os.fstat(fd).st_size
             if found != size:
                 raise wrong_size(path, found, size)
-            place = self.address + int(self.places[number])
-            got = _libc.mmap(place, size, mmap.PROT_READ, mmap.MAP_SHARED | _FIXED, fd, 0)
+            got = _libc.mmap(self.address + at, size, mmap.PROT_READ, mmap.MAP_SHARED | _FIXED, fd, 0)
             if got in (None, _FAILED):
                 raise OSError(ctypes.get_errno(), f"cannot map {path}")
         finally:
@@ -106,13 +114,18 @@ class _Holder:
         self.__array_interface__ = {"data": (address, True), "shape": (size,), "typestr": "|u1", "version": 3}
 
 
-def wrong_size(path: Path, found: int, size: int) -> IntegrityError:
+def wrong_size(path: Path | str, found: int, size: int) -> IntegrityError:
     """Say that a file was cut, or is another."""
     return IntegrityError(
         f"a shard has {found} bytes, {size} were written",
         where=f"{path}, offset {min(found, size)}",
         fix="restore the file, or write the set again",
     )
+
+
+def missing(path: Path | str) -> IntegrityError:
+    """Say that a file is gone."""
+    return IntegrityError("a shard is missing", where=str(path), fix="restore the file, or write the set again")
 
 
 class FileReads:
@@ -139,47 +152,61 @@ class FileReads:
         out = bytearray(int(sizes.sum()))
         view = memoryview(out)
         targets = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-        order = np.argsort(starts, kind="stable")
-        shards = np.searchsorted(self.places, starts, "right") - 1
-        at = 0
-        while at < len(order):
-            first = order[at]
-            shard, begin, end = int(shards[first]), int(starts[first]), int(ends[first])
-            group = [first]
-            at += 1
-            while at < len(order):
-                i = order[at]
-                if int(shards[i]) != shard or int(starts[i]) > end + self.GAP:
-                    break
-                group.append(i)
-                end = max(end, int(ends[i]))
-                at += 1
-            data = self.read(shard, begin - int(self.places[shard]), end - begin)
+        groups = self._groups(starts, ends)
+        wanted = [(shard, begin - int(self.places[shard]), end - begin) for shard, begin, end, _ in groups]
+        for (_, begin, _, group), data in zip(groups, self.several(wanted), strict=True):
             for i in group:
                 a, b = int(starts[i]) - begin, int(ends[i]) - begin
                 view[int(targets[i]) : int(targets[i + 1])] = data[a:b]
         return out
 
+    def _groups(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> list[tuple[int, int, int, list[int]]]:
+        """Put ranges together that lie side by side: shard, first byte, end, and the ranges in it."""
+        order = np.argsort(starts, kind="stable").tolist()
+        shards = (np.searchsorted(self.places, starts, "right") - 1).tolist()
+        first, last = starts.tolist(), ends.tolist()
+        out: list[tuple[int, int, int, list[int]]] = []
+        for i in order:
+            if out and out[-1][0] == shards[i] and first[i] <= out[-1][2] + self.GAP:
+                shard, begin, end, group = out[-1]
+                group.append(i)
+                out[-1] = (shard, begin, max(end, last[i]), group)
+            else:
+                out.append((shards[i], first[i], last[i], [i]))
+        return out
+
+    def several(self, wanted: Sequence[tuple[int, int, int]]) -> Iterator[bytes]:
+        """Read ranges, each (shard, offset, size), in the order asked."""
+        return (self.read(*one) for one in wanted)
+
     def read(self, shard: int, offset: int, size: int) -> bytes:
         """Read one range of one shard."""
         path = self._path_of(shard)
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            return read_range(path, offset, size, self._sizes[shard])
         except FileNotFoundError as error:
-            raise IntegrityError(
-                "a shard is missing", where=str(path), fix="restore the file, or write the set again"
-            ) from error
-        try:
-            found = os.fstat(fd).st_size
-            if found != self._sizes[shard]:
-                raise wrong_size(path, found, self._sizes[shard])
-            pieces: list[bytes] = []
-            while size > 0:
-                piece = os.pread(fd, size, offset)
-                if not piece:
-                    raise wrong_size(path, offset, self._sizes[shard])
-                pieces.append(piece)
-                size, offset = size - len(piece), offset + len(piece)
-            return b"".join(pieces)
-        finally:
-            os.close(fd)
+            raise missing(path) from error
+
+
+def read_range(path: Path, offset: int, size: int, whole: int) -> bytes:
+    """Read a range of a file that must have `whole` bytes.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        IntegrityError: it has another size.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        found = os.fstat(fd).st_size
+        if found != whole:
+            raise wrong_size(path, found, whole)
+        pieces: list[bytes] = []
+        while size > 0:
+            piece = os.pread(fd, size, offset)
+            if not piece:
+                raise wrong_size(path, offset, whole)
+            pieces.append(piece)
+            size, offset = size - len(piece), offset + len(piece)
+        return b"".join(pieces)
+    finally:
+        os.close(fd)

@@ -13,7 +13,7 @@ from thalweg.store.records import place
 from thalweg.store.records.blocks import BlockTable, damaged
 from thalweg.store.records.manifest import Shard
 from thalweg.store.records.opened import Opened
-from thalweg.store.records.region import Region, place_shards, wrong_size
+from thalweg.store.records.region import place_shards
 from thalweg.store.records.shard import combined
 
 
@@ -26,12 +26,7 @@ def verify(opened: Opened, level: Literal["quick", "full"]) -> None:
     if level not in ("quick", "full"):
         raise ConfigError(f"verify({level!r})", fix='say "quick" or "full"')
     manifest = opened.manifest
-    for number, shard in enumerate(manifest.shards):
-        path = opened.shard_path(number)
-        if not path.is_file():
-            raise IntegrityError("a shard is missing", where=str(path), fix="restore the file, or write the set again")
-        if path.stat().st_size != shard.size:
-            raise wrong_size(path, path.stat().st_size, shard.size)
+    opened.check_sizes()
     files = [*manifest.indexes, *(f.file for f in manifest.facts.values() if f.file is not None)]
     for file in files:
         path = opened.local(file.name)
@@ -52,18 +47,15 @@ def verify(opened: Opened, level: Literal["quick", "full"]) -> None:
 
 
 def _verify_shard(opened: Opened, table: BlockTable, number: int, shard: Shard, blocks: range) -> None:
-    path = opened.shard_path(number)
-    region = Region(place_shards([shard.size]))
-    region.map(0, path, shard.size)
-    data = region.bytes[: shard.size].data
+    read, name = opened.whole(number), opened.shard_name(number)
     digests: list[int] = []
     end = 0
     for block in blocks:
         _, first, end, digest = table.entry(block)[:4].tolist()
-        found = xxh3_64_intdigest(data[first:end])
+        found = xxh3_64_intdigest(read(first, end))
         if found != digest % 2**64:
-            raise damaged(path, first, end)
+            raise damaged(name, first, end)
         digests.append(found)
-    tail = xxh3_64_intdigest(data[end:])
+    tail = xxh3_64_intdigest(read(end, shard.size))
     if combined([*digests, tail]) != shard.checksum:
-        raise damaged(path, end, shard.size)
+        raise damaged(name, end, shard.size)

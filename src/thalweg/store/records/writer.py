@@ -140,12 +140,15 @@ class RecordsWriter(RowWriter):
             quarantined = 0 if self._quarantine is None else self._quarantine.close()
             with fs.writing(self.path):
                 own = self._files.finish(self._lineage, quarantined)
-                self.manifest = publish(self.path, own, self._base, replace=self._replace, sync=self._files.sync)
+                self.manifest = self._publish(own)
         except BaseException:
             self.abandon()
             raise
         self._open = False
         self._life.end()
+
+    def _publish(self, own: Manifest) -> Manifest:
+        return publish(self.path, own, self._base, replace=self._replace, sync=self._files.sync)
 
     def abandon(self) -> None:
         """Throw away what was written; the set is as it was before."""
@@ -207,10 +210,17 @@ def create_records(  # noqa: PLR0917
         raise ConfigError("append and overwrite exclude each other")
     if on_error not in ("raise", "quarantine"):
         raise ConfigError(f"on_error={on_error!r}", fix='say "raise" or "quarantine"')
+    about = dict(lineage or {})
+    if vocab_size is not None:
+        about.setdefault("vocab_size", vocab_size)
+    files = {"shard_bytes": to_bytes(shard_bytes), "facts": tuple(facts), "sync": sync}
     if is_url(str(path)):
-        return _far(
-            str(path), schema, shard_bytes, append or overwrite, on_error, vocab_size, facts, lineage, storage_options
-        )
+        from thalweg.store.records.farwrite import FarWriter, start  # noqa: PLC0415  (asks for fsspec)
+
+        home, base = start(str(path), storage_options or {}, changes=append or overwrite)
+        about, vocab = agreed(base if append else None, about, str(path))
+        options = {"schema": schema, "files": {**files, "vocab_size": vocab, "sync": False}}
+        return FarWriter(home, base=base, replace=overwrite, lineage=about, on_error=on_error, options=options)
     folder = Path(path)
     place.make_folder(folder)
     place.sweep(folder)
@@ -225,46 +235,25 @@ def create_records(  # noqa: PLR0917
                 f"the directory holds other files, such as {foreign[0]!r}", where=str(folder), fix="choose an empty one"
             )
     base = place.read_manifest(place.manifest_path(folder, newest[-1])) if newest else None
-    about = dict(lineage or {})
-    if vocab_size is not None:
-        about.setdefault("vocab_size", vocab_size)
-    if append and base is not None:
-        about = _agreed(base, about, folder)
-        if vocab_size is None:
-            vocab_size = about.get("vocab_size")
-    options = {
-        "schema": schema,
-        "files": {"shard_bytes": to_bytes(shard_bytes), "facts": tuple(facts), "vocab_size": vocab_size, "sync": sync},
-    }
+    about, vocab = agreed(base if append else None, about, str(folder))
+    options = {"schema": schema, "files": {**files, "vocab_size": vocab}}
     return RecordsWriter(folder, base=base, replace=overwrite, lineage=about, on_error=on_error, options=options)
 
 
-def _far(  # noqa: PLR0917
-    url: str,
-    schema: Mapping[str, Any] | None,
-    shard_bytes: int | str,
-    changes: bool,
-    on_error: str,
-    vocab_size: int | None,
-    facts: Sequence[str],
-    lineage: Mapping[str, Any] | None,
-    storage_options: Mapping[str, Any] | None,
-) -> RecordsWriter:
-    from thalweg.store.records.far import FarWriter  # noqa: PLC0415  (asks for fsspec)
+def agreed(base: Manifest | None, about: dict[str, Any], where: str) -> tuple[dict[str, Any], int | None]:
+    """Give the lineage of rows that follow those of `base`, and the size of their vocabulary.
 
-    if changes:
-        raise ConfigError("a set behind a URL is written once", where=url, fix="append and overwrite need a directory")
-    about = dict(lineage or {}) | ({} if vocab_size is None else {"vocab_size": vocab_size})
-    files = {"shard_bytes": to_bytes(shard_bytes), "facts": tuple(facts), "vocab_size": vocab_size, "sync": False}
-    return FarWriter(url, {"schema": schema, "files": files}, storage_options or {}, lineage=about, on_error=on_error)
-
-
-def _agreed(base: Manifest, about: dict[str, Any], folder: Path) -> dict[str, Any]:
+    Raises:
+        RecordsError: they come from another tokenizer or template.
+    """
+    if base is None:
+        return about, about.get("vocab_size")
     for key in ("tokenizer", "vocab_size", "pad_id", "eos_id", "template"):
         if key in about and key in base.lineage and about[key] != base.lineage[key]:
             raise RecordsError(
                 f"{key} is {about[key]!r} here and {base.lineage[key]!r} in the set",
-                where=str(folder),
+                where=where,
                 fix="append what the same tokenizer made, or write another set",
             )
-    return {**base.lineage, **about}
+    both = {**base.lineage, **about}
+    return both, both.get("vocab_size")
