@@ -6,10 +6,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Proxy:
-    """Forwards to `port`; `harm(number, method, path)` says what to do with a request: None, 503 or "cut"."""
+    """Forwards to `port`; `harm(number, method, path)` says what to do with a request: None, 503, "cut" or "slow"."""
 
     def __init__(self, port):
         self.seen, self.sent, self.harm = [], 0, lambda *_: None
+        self.never, self.change = threading.Event(), threading.Condition()
         proxy = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -44,7 +45,16 @@ class Proxy:
                     self.wfile.write(data[: len(data) // 2])
                     self.close_connection = True
                     return
-                self.wfile.write(data)
+                if harm == "slow":
+                    half = len(data) // 2
+                    self.wfile.write(data[:half])
+                    self.wfile.flush()
+                    proxy.never.wait(0.3)
+                    self.wfile.write(data[half:])
+                else:
+                    self.wfile.write(data)
+                with proxy.change:
+                    proxy.change.notify_all()
                 if self.command == "GET":
                     proxy.sent += len(data)
                 there.close()
@@ -56,6 +66,16 @@ class Proxy:
         self.server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def gets(self, ending):
+        """Paths of the objects that were asked for, by the end of their names."""
+        found = [path.partition("?")[0] for method, path in list(self.seen) if method == "GET"]
+        return [path for path in found if path.endswith(ending)]
+
+    def wait_for(self, done):
+        """Wait until something is true, looking after each request that was answered."""
+        with self.change:
+            assert self.change.wait_for(done, 60)
 
     def reads(self):
         """Requests that read an object or look for one."""

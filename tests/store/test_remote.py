@@ -2,15 +2,20 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import thalweg as tw
 from thalweg.core.errors import IntegrityError, RecordsError
-from thalweg.store.cache import NodeCache
+from thalweg.store import cache as node_cache
+from thalweg.store.cache import Needs, NodeCache
+from thalweg.store.records import pieces
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")]
 
@@ -88,30 +93,51 @@ def test_a_set_is_written_and_read_behind_a_url_and_opening_costs_three_requests
 
 
 # K47
-def test_four_processes_on_an_empty_cache_fetch_each_file_once(s3, tmp_path):
+def test_eight_ranks_on_an_empty_cache_cost_what_one_does(s3, tmp_path):
     url, options, server = s3
     upload(url, options, rows(), shard_bytes=50_000)
-    server.seen.clear()
     program = f"""
-import json, thalweg as tw
-rec = tw.open_records({url!r}, storage_options=json.loads({json.dumps(options)!r}), cache_dir={str(tmp_path / "c")!r})
-print(sum(int(r["input_ids"].sum()) for r in rec))
+import json, sys, thalweg as tw
+options = json.loads({json.dumps(options)!r})
+rec = tw.open_records({url!r}, columns=["input_ids"], storage_options=options, cache_dir=sys.argv[2])
+feed = tw.from_records(rec).shuffle(seed=3).batch(5)
+rank, world = int(sys.argv[1]), int(sys.argv[3])
+loader = tw.Loader(feed, topology=tw.Topology(rank=rank, world=world), return_tensors="np")
+print(sum(int(b["input_ids"].sum()) for b in loader))
 """
-    running = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(4)]
-    said = {p.communicate()[0].strip() for p in running}
-    assert said == {str(sum(int(r["input_ids"].sum()) for r in rows()))}
-    gets = [path.partition("?")[0] for method, path in server.seen if method == "GET"]
-    assert len(gets) == len(set(gets))
-    assert not [p.name for p in (tmp_path / "c").iterdir() if p.name.startswith(".")]
+    cost = {}
+    for world in (1, 8):
+        server.seen.clear()
+        server.sent = 0
+        command = [sys.executable, "-c", program]
+        cache = str(tmp_path / f"c{world}")
+        running = [
+            subprocess.Popen([*command, str(k), cache, str(world)], stdout=subprocess.PIPE, text=True)
+            for k in range(world)
+        ]
+        said = [int(p.communicate()[0]) for p in running]
+        assert sum(said) == sum(int(r["input_ids"].sum()) for r in rows())
+        gets = server.gets("")
+        assert len(gets) == len(set(gets))  # each file once
+        assert not [p.name for p in (tmp_path / f"c{world}").iterdir() if p.name.startswith(".")]
+        cost[world] = (len(server.reads()), server.sent)
+    assert cost[8] == cost[1]
+    rec = tw.open_records(url, storage_options=options, cache_dir=tmp_path / "c1")
+    used = sum(s.size for s in rec._opened.manifest.shards)
+    assert cost[8][1] <= 1.1 * used
 
 
-@pytest.mark.parametrize("harm", [503, "cut"])
+@pytest.mark.parametrize("harm", [503, "cut", "slow"])
 def test_a_server_that_fails_now_and_then_is_survived(s3, tmp_path, harm):
     url, options, server = s3
     upload(url, options, rows(200), shard_bytes=50_000)
     server.harm = lambda number, method, path: harm if method == "GET" and number % 3 == 1 else None
     rec = tw.open_records(url, storage_options=options, cache_dir=tmp_path / "c")
     assert [r["n"] for r in rec] == list(range(200))
+
+
+def test_a_server_that_fails_always_is_an_error_that_says_so(s3, tmp_path):
+    url, options, server = s3
     server.harm = lambda number, method, path: 503
     with pytest.raises(RecordsError, match="server failed"):
         tw.open_records(url, storage_options=options, cache_dir=tmp_path / "d")
@@ -125,7 +151,11 @@ def test_the_cache_keeps_its_cap_and_open_readers_go_on(s3, tmp_path):
     assert [r["n"] for r in rec] == list(range(600))
     assert sum(p.stat().st_size for p in (tmp_path / "c").iterdir()) <= 200_000
     assert np.array_equal(first, rows(1)[0]["input_ids"])
-    assert rec[1]["n"] == 1  # evicted from the directory, still mapped
+    assert rec[1]["n"] == 1  # evicted since, and fetched again
+    held = [line for line in Path("/proc/self/maps").read_text().splitlines() if str(tmp_path / "c") in line]
+    assert not [
+        line for line in held if ".arrow" in line and "(deleted)" in line
+    ]  # or the disk would hold more than the cap
 
 
 def test_a_missing_remote_shard_is_named(s3, tmp_path):
@@ -146,7 +176,9 @@ def test_what_a_dead_process_left_in_the_cache_is_removed(tmp_path):
     program = f"""
 import os, signal
 from pathlib import Path
-from thalweg.store.cache import NodeCache
+from thalweg.store import cache as node_cache
+from thalweg.store.cache import NodeCache, Needs
+from thalweg.store.records import pieces
 def fetch(target):
     target.write_bytes(b"half")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -156,3 +188,197 @@ NodeCache(Path({str(tmp_path / "c")!r}), 10**6).get("key", fetch)
     assert len(list((tmp_path / "c").iterdir())) == 2
     assert cache.get("key", lambda target: target.write_bytes(b"whole") and None).read_bytes() == b"whole"
     assert [p.name for p in (tmp_path / "c").iterdir()] == ["key"]
+
+
+def test_opening_ten_thousand_remote_shards_costs_three_requests_and_no_listing(s3, tmp_path):
+    import msgspec
+
+    from thalweg.store.records.manifest import pack
+    from thalweg.store.records.place import read_manifest
+
+    url, options, server = s3
+    with tw.create_records(tmp_path / "set", sync=False) as w:
+        w.write({"input_ids": [1, 2, 3]})
+    small = read_manifest(tmp_path / "set" / "manifest.0")
+    wide = [msgspec.structs.replace(small.shards[0], name=f"data-wide.{k:05d}.arrow") for k in range(10_000)]
+    import fsspec
+
+    fs = fsspec.filesystem("s3", **options)
+    fs.pipe_file(f"{url}/manifest.0", pack(msgspec.structs.replace(small, rows=10_000, shards=wide)))
+    server.seen.clear()
+    rec = tw.open_records(url, storage_options=options, cache_dir=tmp_path / "c")
+    assert len(rec) == 10_000
+    assert len(server.seen) <= 3
+    assert not [path for _, path in server.seen if "list-type" in path or "prefix" in path]
+
+
+def test_a_rank_that_reads_one_nth_of_the_rows_fetches_about_one_nth_of_the_bytes(s3, tmp_path, monkeypatch):
+    url, options, server = s3
+    upload(url, options, rows(6000))
+    monkeypatch.setattr(pieces, "PIECE", 64 << 10)
+    rec = tw.open_records(url, storage_options=options, cache_dir=tmp_path / "c")
+    rec.read([0], ["input_ids"])  # index and lengths are here now
+    server.sent = 0
+    found = rec.read(np.arange(1500, 3000), ["input_ids"])["input_ids"]
+    assert np.array_equal(found[0], rows(6000)[1500]["input_ids"])
+    assert server.sent <= 1.1 * found.values.nbytes
+    spread = tw.open_records(url, storage_options=options, cache_dir=tmp_path / "c", io="pread")
+    server.sent = 0
+    chosen = np.arange(5, 6000, 200)[::-1]
+    found = spread.read(chosen, ["input_ids"])["input_ids"]
+    assert np.array_equal(found[0], rows(6000)[int(chosen[0])]["input_ids"])
+    assert server.sent <= 1.1 * (found.values.nbytes + 16 * len(chosen))
+
+
+def test_what_is_announced_is_fetched_before_it_is_read(s3, tmp_path):
+    url, options, server = s3
+    upload(url, options, rows(), shard_bytes=50_000)
+    rec = tw.open_records(url, storage_options=options, cache_dir=tmp_path / "c")
+    shards = rec._opened.manifest.shards
+    assert rec.ahead(np.arange(600))
+    folder = tmp_path / "c"
+    names = [rec._opened._pieces.key((k, 0)) for k in range(len(shards))]
+    server.wait_for(lambda: len(server.gets(".arrow")) == len(shards))
+    assert rec.ahead([])  # nothing more: its threads end
+    assert [r["n"] for r in rec.rows(np.arange(600))] == list(range(600))
+    assert len(server.gets(".arrow")) == len(shards)
+    assert all((folder / n).exists() for n in names)
+
+
+def test_a_planned_feed_fetches_what_it_will_read(s3, tmp_path):
+    url, options, server = s3
+    upload(url, options, rows(), shard_bytes=50_000)
+    rec = tw.open_records(url, columns=["input_ids"], storage_options=options, cache_dir=tmp_path / "c")
+    shards = rec._opened.manifest.shards
+    in_order = tw.concat({"a": tw.from_records(rec).take(400), "b": tw.from_records(rec).skip(400)}).batch(20)
+    loader = tw.Loader(in_order, return_tensors="np", workers=0)
+    batches = iter(loader)
+    taken = [next(batches)]
+    server.wait_for(lambda: len(server.gets(".arrow")) == len(shards))  # one batch of thirty was asked for
+    taken += batches
+    assert [b["input_ids"].tolist() for b in taken] == [
+        [r["input_ids"].tolist() for r in rows()[a : a + 20]] for a in range(0, 600, 20)
+    ]
+    assert len(server.gets(".arrow")) == len(shards)
+    assert not [p.name for p in (tmp_path / "c").iterdir() if p.name.startswith(".")]
+
+
+def test_a_known_order_decides_what_is_evicted(s3, tmp_path):
+    url, options, server = s3
+    upload(url, options, rows(), shard_bytes=50_000)
+    fetched = {}
+    for known in (False, True):
+        cache = tmp_path / str(known)
+        rec = tw.open_records(url, storage_options=options, cache_dir=cache, cache_bytes=330_000)
+        bounds = np.cumsum([0, *(s.rows for s in rec._opened.manifest.shards)])
+        reads = [np.arange(a, b) for _ in range(4) for a, b in pairwise(bounds)]
+        server.seen.clear()
+        for coming in reads if known else []:
+            rec.ahead(coming, len(reads))
+        for some in reads:
+            assert rec.read(some)["n"].tolist() == some.tolist()
+            if known:
+                rec.ahead(some, len(reads))  # it goes on in the same circle
+        rec.ahead([])
+        fetched[known] = len(server.gets(".arrow"))
+    assert fetched[False] == len(reads)  # the longest unused is what comes next in a circle
+    assert fetched[True] < 0.85 * len(reads)
+
+
+def test_what_nobody_needs_goes_first_and_then_what_is_needed_last(tmp_path):
+    cache = NodeCache(tmp_path / "c", 400)
+    for k, name in enumerate("abcd"):
+        cache.get(name, lambda target: target.write_bytes(bytes(100)) and None)
+        os.utime(tmp_path / "c" / name, (k, k))
+    mine, other = Needs(cache), Needs(cache)
+    mine.say(["a", "d"])
+    other.say(["c", "x", "a"])
+    gone = []
+    for size in (350, 250, 150, 50):
+        before = {p.name for p in (tmp_path / "c").iterdir() if not p.name.startswith(".")}
+        cache.max_bytes = size
+        cache.shrink()
+        gone += sorted(before - {p.name for p in (tmp_path / "c").iterdir()})
+    assert gone == ["b", "d", "a", "c"]
+    mine.end()
+    other.end()
+    assert list((tmp_path / "c").iterdir()) == []
+
+
+def test_a_process_that_stands_still_while_it_fetches_holds_nobody_up(tmp_path, monkeypatch):
+    program = f"""
+import os, signal
+from pathlib import Path
+from thalweg.store.cache import NodeCache
+def fetch(target):
+    target.write_bytes(b"ha")
+    print("begun", flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    target.write_bytes(b"whole")
+print(NodeCache(Path({str(tmp_path / "c")!r}), 10**6).get("key", fetch).read_bytes().decode())
+"""
+    slow = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert slow.stdout.readline() == "begun\n"
+    monkeypatch.setattr(node_cache, "STALL", 0.1)
+    cache = NodeCache(tmp_path / "c", 10**6)
+    assert cache.get("key", lambda target: target.write_bytes(b"whole") and None).read_bytes() == b"whole"
+    slow.send_signal(signal.SIGCONT)
+    assert slow.communicate()[0] == "whole\n"
+    assert [p.name for p in (tmp_path / "c").iterdir()] == ["key"]
+
+
+def test_a_set_behind_a_url_is_appended_to_and_replaced_as_one_on_disk(s3, tmp_path):
+    url, options, server = s3
+    kept = {"storage_options": options, "cache_dir": tmp_path / "c"}
+    for k in range(3):
+        upload(url, options, rows(k * 40 + 10), shard_bytes=20_000, append=k > 0)
+        with tw.create_records(tmp_path / "local", sync=False, append=k > 0) as w:
+            for row in rows(k * 40 + 10):
+                w.write(row)
+    for k, n in ((0, 10), (1, 60), (2, 150)):
+        assert len(tw.open_records(url, generation=k, **kept)) == n
+    server.seen.clear()
+    rec = tw.open_records(url, storage_options=options, cache_dir=tmp_path / "other")
+    assert len(server.seen) <= 3
+    assert rec.fingerprint == tw.open_records(tmp_path / "local").fingerprint
+    assert [r["n"] for r in rec] == [*range(10), *range(50), *range(90)]
+    assert rec.facts["length"].tolist() == [200] * 150
+    rec.verify("full")
+    upload(url, options, rows(7), overwrite=True)
+    import fsspec
+
+    left = {p.rpartition("/")[2] for p in fsspec.filesystem("s3", **options).ls(url, refresh=True)}
+    rec = tw.open_records(url, storage_options=options, cache_dir=tmp_path / "third")
+    assert [r["n"] for r in rec] == list(range(7))
+    from thalweg.store.records.place import files_of
+
+    assert left == {"newest", f"manifest.{rec.generation}", *files_of(rec._opened.manifest)}
+    fsspec.filesystem("s3", **options).rm_file(f"{url}/newest")  # a copy without the note is found all the same
+    assert len(tw.open_records(url, storage_options=options, cache_dir=tmp_path / "fourth")) == 7
+
+
+def test_two_that_append_behind_a_url_at_once_both_appear(s3, tmp_path):
+    url, options, _ = s3
+    upload(url, options, rows(5))
+    a, b = (tw.create_records(url, storage_options=options, append=True) for _ in range(2))
+    a.write({"n": 100})
+    b.write({"n": 200})
+    b.close()
+    a.close()
+    rec = tw.open_records(url, storage_options=options, cache_dir=tmp_path / "c")
+    assert [r["n"] for r in rec] == [*range(5), 200, 100]
+    rec.verify("full")
+
+
+def test_a_forked_process_reads_behind_a_url_too(s3, tmp_path):
+    url, options, _ = s3
+    upload(url, options, rows(100), shard_bytes=20_000)
+    rec = tw.open_records(url, storage_options=options, cache_dir=tmp_path / "c")
+    assert rec[0]["n"] == 0
+    read, send = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(send, str(sum(r["n"] for r in rec)).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read, 16) == b"4950"

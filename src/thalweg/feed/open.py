@@ -67,6 +67,10 @@ class RecordsSource:
         read: Columns = self.records.read(indices, columns=self.columns if columns is None else columns)
         return read
 
+    def ahead(self, indices: NDArray[np.int64], calls: int) -> bool:
+        """Tell which rows are read next; False where records need no telling."""
+        return bool(self.records.ahead(indices, calls)) if hasattr(self.records, "ahead") else False
+
     def ids(self, indices: NDArray[np.int64]) -> list[str]:
         """Give ids of the data."""
         ids: list[str] = self.records.ids(indices)

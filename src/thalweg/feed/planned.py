@@ -13,6 +13,7 @@ from thalweg.core.batch import Batch
 from thalweg.core.errors import StateError
 from thalweg.core.state import State
 from thalweg.feed import stages as st
+from thalweg.feed.announce import announced
 from thalweg.feed.batch import Collator, row_digests
 from thalweg.feed.compile import Compiled
 from thalweg.feed.even import fixed
@@ -227,15 +228,15 @@ class PlannedNode:
     def _run(self) -> Iterator[tuple[Batch, Micro]]:
         """Give all micro-batches of a `for`, read some at a time."""
         groups = self._groups(self.micros.of(self._place, self._step))
+        planned = ((group, self._selected(group)) for group in groups)
+        chosen = announced(planned, [leaf.source for leaf in self.compiled.leaves])
         stage = words_of(self.compiled.leaves)
         if stage is None or self.options.workers == 0:
-            for group in groups:
-                documents = self._selected(group)
+            for group, documents in chosen:
                 with self.meters.time("read"):
                     self.reader.read(documents)
                 yield from self._made(group, documents)
             return
-        chosen = ((group, self._selected(group)) for group in groups)
         asked = ((pair, request_of(pair[1])) for pair in chosen)
         results = read_ahead(
             asked,

@@ -83,6 +83,11 @@ class Part:
         """Read from the base."""
         return self.base.read(self.of(indices), columns)
 
+    def ahead(self, indices: Ints, calls: int) -> bool:
+        """Tell the base which samples are read next."""
+        say = getattr(self.base, "ahead", None)
+        return say is not None and say(self.of(indices), calls)
+
     def ids(self, indices: Ints) -> list[str]:
         """Ids of the base."""
         return self.base.ids(self.of(indices))
@@ -164,6 +169,14 @@ class Union:
         part, inner = self.place(indices)
         wanted = columns if columns is not None else self.columns
         return merge(part, [lambda at, p=p: p.read(at, wanted) for p in self.parts], inner)
+
+    def ahead(self, indices: Ints, calls: int) -> bool:
+        """Tell the parts which of their samples are read next; none: nothing more is."""
+        part, inner = self.place(indices)
+        says = [(k, say) for k, p in enumerate(self.parts) if (say := getattr(p, "ahead", None)) is not None]
+        told = [(say, inner[part == k]) for k, say in says]
+        answers = [say(rows, calls) for say, rows in told if len(rows) or not len(indices)]
+        return any(answers)
 
     def ids(self, indices: Ints) -> list[str]:
         """Ids of the parts."""

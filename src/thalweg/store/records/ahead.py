@@ -17,6 +17,7 @@ from thalweg.store.cache import Needs
 from thalweg.store.records.pieces import Piece, Pieces
 
 THREADS = 4
+NOTED = 4096  # pieces in the note for those who evict
 RECOUNT = 64  # announcements between counts of the readers that share the cache
 
 
@@ -75,7 +76,7 @@ class _State:
             coming = list(dict.fromkeys(p for read in self._reads for p in read))
             self._order = self._pieces.fitting(coming, self._readers)
             self._there &= set(self._order)
-            keys = [self._pieces.key(p) for p in self._order]
+            keys = [self._pieces.key(p) for p in coming[:NOTED]]
             self._more.notify_all()
         self._needs.say(keys)
 

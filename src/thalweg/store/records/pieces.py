@@ -158,6 +158,8 @@ class PieceReads(FileReads):
 class RangeReads(FileReads):
     """Memory that keeps nothing: the server is asked for the ranges of the rows alone."""
 
+    GAP = 256
+
     def __init__(self, remote: Remote, shards: Sequence[Shard]) -> None:
         sizes = [s.size for s in shards]
         super().__init__(place_shards(sizes), lambda n: Path(shards[n].name), sizes)
