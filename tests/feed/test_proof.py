@@ -271,13 +271,15 @@ def test_legs_without_a_process_group_are_told_apart_by_who_lives(tmp_path):
 
 def test_of_peers_that_get_the_same_rows_one_writes(tmp_path):  # E48
     peers = [tw.Topology(dp_rank=0, dp_size=1, cp_rank=c, cp_size=2) for c in range(2)]
-    loaders = [FeedLoader(feed(), topology=t, ledger=str(tmp_path)) for t in peers]
+    rows = [{"input_ids": np.arange(8, dtype=np.int32), "id": f"a{i}"} for i in range(12)]
+    sliced = tw.from_dataset(rows, id="id").shuffle(1).pack(16, overlong="drop", align=4).batch(2, collate="megatron")
+    loaders = [FeedLoader(sliced, topology=t, ledger=str(tmp_path)) for t in peers]
     rows = [[b.info.ids for b in loader] for loader in loaders]
     for loader in loaders:
         loader.close()
     assert rows[0] == rows[1]
     assert len(list(tmp_path.iterdir())) == 1
-    assert verify_ledger(tmp_path, feed()).ok
+    assert verify_ledger(tmp_path, sliced).ok
 
 
 def test_the_command_proves_a_ledger_or_names_what_is_wrong(tmp_path):  # E49
