@@ -59,7 +59,9 @@ def at(feed: Feed, i: int) -> Any:
     """
     if i < 0:
         raise IndexError(f"item {i}: items count from 0")
-    return next(_items(feed, i))
+    for item in _items(feed, i):
+        return item
+    raise IndexError(f"item {i}: there are fewer")
 
 
 def walk(feed: Feed) -> Iterator[Any]:
@@ -69,7 +71,7 @@ def walk(feed: Feed) -> Iterator[Any]:
 
 def _items(feed: Feed, start: int) -> Iterator[Any]:
     if feed.kind != "planned":
-        yield from islice(import_module("thalweg.feed.stream").walk(feed), start, None)
+        yield from islice(import_module("thalweg.feed.streamlook").walk(feed), start, None)
         return
     compiled = compile_feed(feed)
     if compiled.batch is not None:

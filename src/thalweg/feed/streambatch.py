@@ -60,6 +60,10 @@ class StreamBatcher:
         info.sources = [[self._source] * len(row) for row in rows] + [[] for _ in range(filler)]
         return Batch(values, info=info)
 
+    def row(self, row: Row) -> Sample | None:
+        """Lay one row out as a dict of arrays."""
+        return self._collator.row_samples(documents_of([row]))[0]
+
     def zero(self) -> Batch:
         """Make a batch of weight zero for a rank whose stream has ended (`until="all"`).
 

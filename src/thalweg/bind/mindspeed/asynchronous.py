@@ -15,10 +15,12 @@ from thalweg.bind.torch.worker import Undivided, division
 from thalweg.core.errors import SampleError, StateError
 from thalweg.feed import stages as st
 from thalweg.feed.amap import AMapNode
+from thalweg.feed.call import EventCall
 from thalweg.feed.engine import Engine
-from thalweg.feed.events import END, FAIL, ITEM, KIND, VALUE, Event
+from thalweg.feed.events import END, FAIL, ITEM, KIND, TOKEN, VALUE, Event, EventNode
 from thalweg.feed.origin import IterableOrigin
 from thalweg.feed.substreams import SubStreams
+from thalweg.feed.window import WindowNode
 from thalweg.work.budget import ByteBudget
 from thalweg.work.cpus import usable_cpus
 from thalweg.work.percopy import for_worker
@@ -59,22 +61,30 @@ class BatchOfOne:
         Raises:
             SampleError: columns of different lengths, or something that is not a dict of lists.
         """
-        given = self.fn({name: [value] for name, value in event[VALUE].items()})
-        if not given:
-            return []
-        if not isinstance(given, Mapping):
-            raise SampleError(
-                f"preprocess_fn gave {type(given).__name__}", fix="return a dict of lists, one entry for each sample"
-            )
-        sizes = {name: len(values) for name, values in given.items()}
-        if len(set(sizes.values())) > 1:
-            raise SampleError(f"preprocess_fn gave columns of different lengths: {sizes}")
-        return [{k: v[i] for k, v in given.items()} for i in range(next(iter(sizes.values())))]
+        return unwrapped(self.fn({name: [value] for name, value in event[VALUE].items()}))
 
     def for_worker(self) -> "BatchOfOne":
         """Give a call for one worker thread: tokenizers are its own."""
         fn = for_worker(self.fn)
         return self if fn is self.fn else BatchOfOne(fn)
+
+
+def unwrapped(given: Any) -> list[dict[str, Any]]:
+    """Give a dict of lists as a list of dicts; nothing (an empty dict, None, empty lists) as no sample.
+
+    Raises:
+        SampleError: columns of different lengths, or something that is not a dict of lists.
+    """
+    if not given:
+        return []
+    if not isinstance(given, Mapping):
+        raise SampleError(
+            f"preprocess_fn gave {type(given).__name__}", fix="return a dict of lists, one entry for each sample"
+        )
+    sizes = {name: len(values) for name, values in given.items()}
+    if len(set(sizes.values())) > 1:
+        raise SampleError(f"preprocess_fn gave columns of different lengths: {sizes}")
+    return [{k: v[i] for k, v in given.items()} for i in range(next(iter(sizes.values())))]
 
 
 class AsyncPreprocessIterableDataset(IterableDataset[dict[str, Any]]):  # type: ignore[misc]
@@ -95,6 +105,9 @@ class AsyncPreprocessIterableDataset(IterableDataset[dict[str, Any]]):  # type: 
         stall_after: seconds without any progress before an error that names who waits.
         on_message: sees ("result", index, samples), ("error", text, exception) and one ("done", None, None) for each
             worker, in the consumer's thread.
+        shuffle_buffer: shuffle in seeded windows of so many samples before preprocessing, anew in each epoch; None
+            keeps the order of the stream.
+        seed: of the windows.
 
     An error of `dataset` or `preprocess_fn` is raised at its place, after all earlier samples, as itself, and
     nothing more is read. However iteration ends, no thread or process stays behind.
@@ -112,6 +125,8 @@ class AsyncPreprocessIterableDataset(IterableDataset[dict[str, Any]]):  # type: 
         timeout: float | None = None,
         stall_after: float | None = 300.0,
         on_message: Hook | None = None,
+        shuffle_buffer: int | None = None,
+        seed: int = 0,
     ) -> None:
         self.dataset, self.preprocess_fn, self.mode = dataset, preprocess_fn, mode
         self.buffer_size, self.num_workers = normalised(buffer_size, num_workers, usable_cpus())
@@ -124,10 +139,12 @@ class AsyncPreprocessIterableDataset(IterableDataset[dict[str, Any]]):  # type: 
             )
         self._max_bytes, self._timeout, self._stall_after = max_bytes, timeout, stall_after
         self._on_message = on_message
+        self._window, self._seed = shuffle_buffer, seed
         self._epoch = 0
         self._token: Any = None  # place after the last sample handed over; None: the beginning
         self._given: list[tuple[int, int, Any]] = []
         self._source: SubStreams | None = None
+        self._node: AMapNode | None = None
         self._resumed = False
         self._division = (0, 1)
 
@@ -146,11 +163,21 @@ class AsyncPreprocessIterableDataset(IterableDataset[dict[str, Any]]):  # type: 
         )
         stage = st.Map(self.preprocess_fn, mode=self.mode, timeout=self._timeout)
         budget = None if self._max_bytes is None else ByteBudget(self._max_bytes)
-        node = AMapNode(source, stage, BatchOfOne(self.preprocess_fn), engine, budget)
+        taken: EventNode = source
+        if self._window is not None:
+            taken = WindowNode(source, self._window, (self._seed, "mindspeed"))
+        node = self._node = AMapNode(self._grouped(taken), stage, self._call(), engine, budget)
         if self._token is None:
             self._token = node.first(worker, epoch)
         source.take_snapshots(self._given)
         return self._samples(node, worker)
+
+    def _grouped(self, samples: EventNode) -> EventNode:
+        """Say how many samples a call is given: one."""
+        return samples
+
+    def _call(self) -> EventCall:
+        return BatchOfOne(self.preprocess_fn)
 
     def _samples(self, node: AMapNode, worker: int) -> Iterator[dict[str, Any]]:
         node.restore({worker: self._token})
@@ -160,9 +187,9 @@ class AsyncPreprocessIterableDataset(IterableDataset[dict[str, Any]]):  # type: 
                 if kind == FAIL:
                     raise event[VALUE]
                 if kind != END:
-                    self._token = event[3]
+                    self._token = event[TOKEN]
                     if self._source is not None:
-                        self._source.forget_before(self._source.number(worker, event[3][0]))
+                        self._source.forget_before(self._source.number(worker, node.origin_of(event[TOKEN])))
                 if kind == ITEM:
                     yield event[VALUE]
             self._token = None
@@ -172,8 +199,8 @@ class AsyncPreprocessIterableDataset(IterableDataset[dict[str, Any]]):  # type: 
     def state_dict(self) -> dict[str, Any]:
         """Give the place after the last sample handed over, as plain data."""
         snapshot = None
-        if self._token is not None and self._source is not None:
-            snapshot = self._source.snapshot_for(self._division[0], self._token[0])
+        if self._token is not None and self._source is not None and self._node is not None:
+            snapshot = self._source.snapshot_for(self._division[0], self._node.origin_of(self._token))
         if snapshot is None and self._token is not None and self._given:
             snapshot = self._given[-1]
         return {
