@@ -1,6 +1,7 @@
 """Promises of the CPU count."""
 
 import os
+import threading
 
 import pytest
 
@@ -47,13 +48,15 @@ def test_affinity_is_what_the_scheduler_allows():
     assert cpus.affinity() == len(os.sched_getaffinity(0))
 
 
-def test_the_busy_clock_does_not_count_waiting():
-    import threading
-    import time
-
-    clock = cpus.BusyClock()
-    start, wall = clock(), time.perf_counter()
+def test_the_threads_clock_counts_neither_other_threads_nor_time_in_line(monkeypatch):
+    clock = cpus.ThreadClock()
+    seconds, cpu = clock()
     threading.Event().wait(0.05)
-    assert clock() - start < 0.5 * (time.perf_counter() - wall)
+    later = clock()
+    assert later[1] - cpu < 0.5 * (later[0] - seconds)  # it waited, and computed next to nothing
+    if clock._file >= 0:  # where the system tells it: 3 s in line are taken off
+        before, line = clock()[0], int(os.pread(clock._file, 64, 0).split()[1])
+        monkeypatch.setattr(os, "pread", lambda *_: b"5 %d 7" % (line + 3_000_000_000))
+        assert -3.1 < clock()[0] - before < -2
     clock.close()
     clock.close()

@@ -300,4 +300,4 @@ def test_two_hundred_starts_and_breaks_grow_nothing():
         if remote:
             gc.collect()
             counts.append((fds(), threading.active_count()))
-    assert counts[-1] == counts[1], counts
+    assert all(later <= first for later, first in zip(counts[-1], counts[1], strict=True)), counts

@@ -19,11 +19,11 @@ def affinity() -> int:
     return os.cpu_count() or 1
 
 
-class BusyClock:
-    """Seconds that the calling thread computed or stood in line for a CPU; what is left of the clock it waited.
+class ThreadClock:
+    """What the calling thread does with its time: seconds that count, and those of them in which it computed.
 
-    On a crowded machine CPU time alone would take a computing thread for a waiting one. Where the system does not
-    tell how long a thread stood in line (only Linux does), it is CPU time.
+    Standing in line for a CPU does not count: on a crowded machine it says nothing about the thread. Where the system
+    does not tell how long that was (only Linux does), it counts as waiting.
     """
 
     def __init__(self) -> None:
@@ -32,12 +32,12 @@ class BusyClock:
         except OSError:
             self._file = -1
 
-    def __call__(self) -> float:
-        """Read the clock, in the thread that made it."""
+    def __call__(self) -> tuple[float, float]:
+        """Read (seconds that count, seconds of CPU), in the thread that made the clock."""
         line = 0
         if self._file >= 0:
             line = int(os.pread(self._file, 64, 0).split()[1])
-        return time.thread_time() + line * 1e-9
+        return time.perf_counter() - line * 1e-9, time.thread_time()
 
     def close(self) -> None:
         """Give the descriptor back. Twice is fine."""

@@ -167,8 +167,12 @@ class OrderedMap:
 
     @property
     def pace(self) -> "deque[tuple[float, float, int]]":
-        """Wall seconds, busy seconds of the worker's thread, and items of the last jobs."""
+        """Seconds that count, seconds of CPU (see `ThreadClock`), and items of the last jobs."""
         return self._core.port.pace
+
+    def timed(self, yes: bool) -> None:
+        """Let workers that start from now on note their seconds of CPU, or stop that: it is two system calls a job."""
+        self._core.port.timed = yes
 
     def poll(self) -> "tuple[int, Outcome | None, BaseException | None]":
         """Say what is ready without waiting: outcomes in order, the last one's outputs, and an error behind them."""

@@ -67,9 +67,9 @@ class Port:
     head: int = 0  # number that is handed over next
     taken: int = 0  # outputs of the head that the consumer took one by one
     remote: bool = False  # calls happen in other processes
-    timed: bool = False  # note how long workers were busy too: a system call for each job
+    timed: bool = False  # note how long workers computed too: system calls for each job
     running: dict[int, Running] = field(default_factory=dict)  # by thread identity
-    pace: "deque[tuple[float, float, int]]" = field(default_factory=lambda: deque(maxlen=64))  # wall, busy, items
+    pace: "deque[tuple[float, float, int]]" = field(default_factory=lambda: deque(maxlen=64))  # seconds, CPU, items
 
     def result(
         self, number: int, items: list[Any], outcomes: list[Outcome], charged: int, size: int | None = None

@@ -8,14 +8,13 @@ import contextlib
 import mmap
 import pickle
 from collections.abc import Callable, Sequence
-from time import perf_counter
 from typing import Any
 
 import cloudpickle
 
 from thalweg.core.errors import WorkerError
 from thalweg.work.arena import Arena, Piece
-from thalweg.work.cpus import BusyClock
+from thalweg.work.cpus import ThreadClock
 from thalweg.work.failure import Failure, lines_of
 from thalweg.work.port import Job, Outcome
 from thalweg.work.runner import Call, Runner, Sink
@@ -134,15 +133,16 @@ def _serve(wire: Wire, fds: Sequence[int], call_bytes: bytes) -> None:
     wire.send(pickle.dumps(("ready", None)))
     runner = Runner(call, describe, stop_on_error)
     sink = _FarSink(wire, fds[0])
-    clock = BusyClock()
+    clock = ThreadClock()
     while True:
         message = wire.receive()
         if message is None:
             return
         first, items, sink.piece = unpack(message[0], list(message[1]))
-        wall, busy = perf_counter(), clock()
+        wall, busy = clock()
         runner.run(Job(first, items, 0), sink)
-        sink.done(perf_counter() - wall, clock() - busy)
+        then = clock()
+        sink.done(then[0] - wall, then[1] - busy)
 
 
 class _Body:

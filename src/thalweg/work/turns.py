@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from thalweg.core.errors import StalledError, WorkerError
 from thalweg.plan.inorder import WaitingRoom
-from thalweg.work.cpus import BusyClock
+from thalweg.work.cpus import ThreadClock
 from thalweg.work.failure import Failure
 from thalweg.work.port import CLOSED, DONE, END, PART, RESULT, Job, Message, Outcome, Port
 from thalweg.work.reader import Reader
@@ -264,7 +264,7 @@ def turns_of(messages: Iterator[Message]) -> Iterator[Turn]:
 def work(port: Port, runner: JobRunner, job: Job | None = None) -> None:
     """The life of a worker: take the lowest job, run it, note the pace; leave when told."""
     me, given_up, jobs = threading.get_ident(), False, port.jobs
-    clock = BusyClock() if port.timed else None
+    clock = ThreadClock() if port.timed else None
     try:
         runner.begin()
         while True:
@@ -274,15 +274,19 @@ def work(port: Port, runner: JobRunner, job: Job | None = None) -> None:
             if port.closed or job.first > port.limit:
                 job = None
                 continue
-            wall, busy = perf_counter(), clock() if clock else 0.0
-            port.running[me] = (job, wall, runner)
+            start = perf_counter()
+            before = clock() if clock else (start, 0.0)
+            port.running[me] = (job, start, runner)
             try:
                 runner.run(job, port)
             except BaseException as error:  # noqa: BLE001  a fault of ours must not become a silent wait
                 port.result(job.first, job.items[:1], [Failure(error)], job.size)
                 break
-            spent = getattr(runner, "spent", None) or (perf_counter() - wall, clock() - busy if clock else 0.0)
-            port.pace.append((float(spent[0]), float(spent[1]), len(job.items)))
+            spent = getattr(runner, "spent", None)
+            if spent is None:
+                after = clock() if clock else (perf_counter(), 0.0)
+                spent = after[0] - before[0], after[1] - before[1]
+            port.pace.append((spent[0], spent[1], len(job.items)))
             if port.running.pop(me, None) is None:
                 given_up = True  # for being late: another worker has this one's place
                 break

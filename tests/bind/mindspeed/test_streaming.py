@@ -155,7 +155,7 @@ def test_what_a_stream_cannot_have_is_refused_with_what_to_say():
         stream_loader(ds, batch_size=2, dataloader_mode="sampler")
     with pytest.raises(ConfigError, match="shuffle_buffer"):
         stream_loader(ds, batch_size=2, shuffle=True)
-    with pytest.raises(ConfigError, match="did you mean|base"):
+    with pytest.raises(ConfigError, match="base"):
         stream_loader(ds, batch_size=2, dataloader_mode="bas")
     with pytest.raises(ConfigError, match="streaming: true"):
         preprocessed([{"n": 1}], Preprocess(), streaming=False)
