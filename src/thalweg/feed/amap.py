@@ -13,7 +13,7 @@ from thalweg.core.tally import Tally
 from thalweg.feed import stages as st
 from thalweg.feed.call import EventCall, describe_event
 from thalweg.feed.engine import Engine, start_map
-from thalweg.feed.events import FAIL, ID, ITEM, KIND, PASS, SUB, TOKEN, VALUE, Event, EventNode, Token
+from thalweg.feed.events import EPOCH, FAIL, ID, ITEM, KIND, PASS, SOURCE, SUB, TOKEN, VALUE, Event, EventNode, Token
 from thalweg.feed.quarantine import Quarantine
 from thalweg.work.budget import ByteBudget
 from thalweg.work.turns import Turn
@@ -52,6 +52,10 @@ class AMapNode:
         """Give the token of the beginning of an epoch."""
         return (self._upstream.first(sub, epoch), 0)
 
+    def begin_of(self, sub: int, token: Token) -> Token:
+        """Give the token of the beginning of a token's epoch."""
+        return (self._upstream.begin_of(sub, token[0]), 0)
+
     def origin_of(self, token: Token) -> Token:
         """Give the source's place inside a token."""
         return self._upstream.origin_of(token[0])
@@ -69,7 +73,7 @@ class AMapNode:
         for turn in self._run.turns():
             event = turn.item
             if event is None:  # the source itself failed
-                yield (FAIL, -1, turn.error, None, None, 0)
+                yield (FAIL, -1, turn.error, None, None, 0, "")
                 return
             if event[KIND] == ITEM:
                 yield from self._outputs(event, turn)
@@ -79,12 +83,12 @@ class AMapNode:
             else:
                 sub = event[SUB]
                 self._before[sub], self._skip[sub] = event[TOKEN], 0
-                yield (event[KIND], sub, None, (event[TOKEN], 0), None, event[5])
+                yield (event[KIND], sub, None, (event[TOKEN], 0), None, event[EPOCH], event[SOURCE])
             if turn.error is not None and self._stage.on_error == "raise":
                 return
 
     def _outputs(self, event: Event, turn: Turn) -> Iterator[Event]:
-        sub, name, epoch = event[SUB], event[ID], event[5]
+        sub, name, epoch, source = event[SUB], event[ID], event[EPOCH], event[SOURCE]
         outputs, last = turn.outputs, turn.last and turn.error is None
         at = self._given[sub]
         names = self._names(event, len(outputs)) if last and not at else None
@@ -93,11 +97,11 @@ class AMapNode:
                 continue  # handed over before the state was taken
             done = last and k == at + len(outputs) - 1
             token = (event[TOKEN], 0) if done else (self._before[sub], k + 1)
-            own = names[k] if names is not None else name if k == 0 else f"{name}:{k}"
+            own, origin = names[k] if names is not None else (name if k == 0 else f"{name}:{k}", source)
             self.tally.out += 1
             if done:
                 self._past(event)
-            yield (ITEM, sub, value, token, own, epoch)
+            yield (ITEM, sub, value, token, own, epoch, origin)
         self._given[sub] = at + len(outputs)
         if not turn.last:
             return
@@ -105,21 +109,21 @@ class AMapNode:
         self._count(event, made)
         if turn.error is not None:
             if self._stage.on_error == "raise":
-                yield (FAIL, sub, turn.error, None, name, epoch)
+                yield (FAIL, sub, turn.error, None, name, epoch, source)
                 return
             self._bad(event, turn.error)
         self._past(event)
         if turn.error is not None or not outputs:
-            yield (PASS, sub, None, (event[TOKEN], 0), None, epoch)
+            yield (PASS, sub, None, (event[TOKEN], 0), None, epoch, source)
 
     def _past(self, event: Event) -> None:
         self._before[event[SUB]] = event[TOKEN]
 
-    def _names(self, event: Event, made: int) -> list[Any]:
-        """Name outputs: a batched call that gives as many as it took keeps their ids."""
+    def _names(self, event: Event, made: int) -> list[tuple[Any, str]]:
+        """Name outputs and their sources: a batched call that gives as many as it took keeps them."""
         if type(event[VALUE]) is list and made == len(event[VALUE]):
-            return [e[ID] for e in event[VALUE]]
-        return [event[ID] if k == 0 else f"{event[ID]}:{k}" for k in range(made)]
+            return [(e[ID], e[SOURCE]) for e in event[VALUE]]
+        return [(event[ID] if k == 0 else f"{event[ID]}:{k}", event[SOURCE]) for k in range(made)]
 
     def _count(self, event: Event, made: int) -> None:
         taken = len(event[VALUE]) if type(event[VALUE]) is list else 1

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from thalweg.core.sample import Sample
 from thalweg.feed import stages as st
-from thalweg.feed.events import EPOCH, ID, VALUE, Event
+from thalweg.feed.events import EPOCH, ID, SOURCE, VALUE, Event
 from thalweg.feed.merge import SampleInfo, call, call_batched, merged
 from thalweg.work.percopy import for_worker
 
@@ -33,12 +33,11 @@ class MapCall:
 
     Args:
         stage: a map, or a filter as a map that gives None.
-        key: what random numbers depend on besides epoch and id: seed and stage.
-        source: name of the source.
+        key: what random numbers depend on besides epoch, source and id: seed and stage.
     """
 
-    def __init__(self, stage: st.Map, key: tuple[Any, ...], source: str = "") -> None:
-        self.stage, self.key, self.source = stage, key, source
+    def __init__(self, stage: st.Map, key: tuple[Any, ...]) -> None:
+        self.stage, self.key = stage, key
 
     def __call__(self, event: Event) -> "list[Sample] | Iterator[Sample]":
         """Call the function on one sample, or on a group as columns."""
@@ -49,7 +48,7 @@ class MapCall:
         if stage.with_info:
             name = event[ID]
             index = name if isinstance(name, int) else -1
-            info = SampleInfo(str(name), self.source, index, event[EPOCH], self.key)
+            info = SampleInfo(str(name), event[SOURCE], index, event[EPOCH], self.key)
         if stage.input_columns is not None or stage.output_columns is not None:
             return call(stage, value, info)
         given = stage.fn(dict(value), info) if info is not None else stage.fn(dict(value))
@@ -68,7 +67,7 @@ class MapCall:
         fn = for_worker(self.stage.fn)
         if fn is self.stage.fn:
             return self
-        return MapCall(replace(self.stage, fn=fn), self.key, self.source)
+        return MapCall(replace(self.stage, fn=fn), self.key)
 
 
 def _each(stage: st.Map, value: Sample, outputs: Any) -> Iterator[Sample]:
@@ -83,15 +82,15 @@ def _each(stage: st.Map, value: Sample, outputs: Any) -> Iterator[Sample]:
 class FilterCall:
     """Event -> the sample itself, or none."""
 
-    def __init__(self, stage: st.Filter, key: tuple[Any, ...], source: str = "") -> None:
-        self.stage, self.key, self.source = stage, key, source
+    def __init__(self, stage: st.Filter, key: tuple[Any, ...]) -> None:
+        self.stage, self.key = stage, key
 
     def __call__(self, event: Event) -> list[Sample]:
         """Call the predicate on one sample."""
         value, name = event[VALUE], event[ID]
         if self.stage.with_info:
             index = name if isinstance(name, int) else -1
-            keep = self.stage.fn(value, SampleInfo(str(name), self.source, index, event[EPOCH], self.key))
+            keep = self.stage.fn(value, SampleInfo(str(name), event[SOURCE], index, event[EPOCH], self.key))
         else:
             keep = self.stage.fn(value)
         return [value] if keep else []
@@ -106,4 +105,4 @@ def describe_event(event: Event) -> str:
     value = event[VALUE]
     if type(value) is list and value and type(value[0]) is tuple:
         return f"samples {value[0][ID]!r} to {value[-1][ID]!r}"
-    return f"sample {str(event[ID])!r}"
+    return f"sample {str(event[ID])!r}" + (f" of source {event[SOURCE]!r}" if event[SOURCE] else "")

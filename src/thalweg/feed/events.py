@@ -1,16 +1,16 @@
 """What flows between the nodes of a stream: values, places without a value, ends and failures, each with its place.
 
-An event is a plain tuple (kind, sub, value, token, id, epoch), because millions are made. `sub` is its sub-stream;
-`token` is the place of that sub-stream right after the event, for all nodes up to the one that gave it: restoring a
-node with it gives the next event. Decides the words, nothing else.
+An event is a plain tuple (kind, sub, value, token, id, epoch, source), because millions are made. `sub` is its
+sub-stream, `source` the name of its source; `token` is the place of that sub-stream right after the event, for all
+nodes up to the one that gave it: restoring a node with it gives the next event. Decides the words, nothing else.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
 Token: TypeAlias = Any  # plain data, fit for JSON once `feed.streamstate` has written it
 Tokens: TypeAlias = dict[int, Token]  # by sub-stream
-Event: TypeAlias = tuple[int, int, Any, Token, Any, int]
+Event: TypeAlias = tuple[int, int, Any, Token, Any, int, str]
 
 ITEM: Final = 0  # a value
 PASS: Final = 1  # no value: the place moved on (a filter, an item without output)
@@ -23,6 +23,7 @@ VALUE: Final = 2
 TOKEN: Final = 3
 ID: Final = 4
 EPOCH: Final = 5
+SOURCE: Final = 6
 
 
 class EventNode(Protocol):
@@ -32,8 +33,12 @@ class EventNode(Protocol):
         """Give the token of the beginning of a sub-stream's epoch."""
         ...
 
+    def begin_of(self, sub: int, token: Token) -> Token:
+        """Give the token of the beginning of the epoch that a token of this node stands in."""
+        ...
+
     def origin_of(self, token: Token) -> Token:
-        """Give the source's place, (epoch, items), inside a token of this node."""
+        """Give the source's place inside a token of this node: the epoch first, the rest is the source's own."""
         ...
 
     def restore(self, tokens: Mapping[int, Token]) -> None:
@@ -50,4 +55,25 @@ class EventNode(Protocol):
 
     def close(self) -> None:
         """End now. Twice is fine."""
+        ...
+
+
+class Head(Protocol):
+    """What stands behind the reading end of a chain: states of the user's source, and how much was read."""
+
+    @property
+    def read(self) -> int:
+        """Count the items read, other ranks' included."""
+        ...
+
+    def snapshot_for(self, sub: int, place: Token) -> Any | None:
+        """Find the newest state of the source at or before a place, as JSON-like data."""
+        ...
+
+    def take_snapshots(self, given: Sequence[Any]) -> None:
+        """Take states of the source that a saved state brought along, instead of those there."""
+        ...
+
+    def forget_before(self, places: Mapping[int, Token]) -> None:
+        """Forget states that no place from here on needs."""
         ...

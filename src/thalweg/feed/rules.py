@@ -288,12 +288,6 @@ def _check_part(name: str, feed: Any, verb: str) -> None:
                 where=verb,
                 fix="name all sources in one mix, weights multiplied out",
             )
-        if isinstance(stage, FromStream):
-            raise ConfigError(
-                f"source {name!r} is a stream",
-                where=verb,
-                fix="write it as records first, or mix streams by their own library",
-            )
 
 
 def _check_concat(stage: Any, _before: Sequence[Stage]) -> None:
@@ -380,6 +374,11 @@ def kind_of(stages: Sequence[Stage]) -> tuple[str, str | None]:
     for i, stage in enumerate(stages):
         if isinstance(stage, FromStream):
             return STREAM, f"{stage}: data without random access"
+        if isinstance(stage, Concat | Mix):
+            for name, feed in stage.feeds:
+                kind, why = kind_of(feed.stages)
+                if kind == STREAM:
+                    return STREAM, f"source {name!r} is one: {why}"
         if isinstance(stage, Pack | Bucket | TokenBudget | Balance):
             known, why = lengths_known(stages[:i])
             if not known:

@@ -6,7 +6,7 @@ step takes is `feed.streamsteps`; what is granted is `feed.grant`.
 
 import json
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +58,7 @@ class StreamNode:
         self.feed, self.options = feed, options
         self._plan = build(feed, options, None)  # names sub-streams and checks stages; reads nothing
         self._places = {s: self._plan.node.first(s) for s in self._plan.subs}
-        self._snapshots: list[tuple[int, int, Any]] = []
+        self._snapshots: list[Any] = []
         self._edge: tuple[int, dict[int, Any]] = (0, dict(self._places))  # steps, places: replaced whole
         self._step, self._epoch = 0, 0
         self._resumed = False  # the next `for` goes on from here
@@ -70,8 +70,9 @@ class StreamNode:
         self._ready: deque[Batch] = deque()
         self._taken: deque[Turn] = deque()  # steps that were looked at before their turn
         self._granted, self._fill = 0, False
-        self._ended = False
+        self._ended, self._until = False, options.epochs
         self._waited = 0.0
+        self._shares: Counter[str] = Counter()  # samples handed over, by source
 
     @property
     def step(self) -> int:
@@ -83,12 +84,16 @@ class StreamNode:
         """Epoch of the last batch handed over."""
         return self._epoch
 
-    def _origin(self, token: Any) -> tuple[int, int]:
-        place = self._plan.node.origin_of(token)
-        return int(place[0]), int(place[1])
+    def _epoch_of(self, token: Any) -> int:
+        return int(self._plan.node.origin_of(token)[0])
 
     def _running_epoch(self) -> int:
-        return min((self._origin(t)[0] for t in self._places.values()), default=0)
+        return min(map(self._epoch_of, self._places.values()), default=0)
+
+    def _beginning(self, epoch: int) -> dict[int, Any]:
+        """Give the place where each sub-stream began an epoch, or would."""
+        node, now = self._plan.node, self._places
+        return {s: node.begin_of(s, t) if self._epoch_of(t) == epoch else node.first(s, epoch) for s, t in now.items()}
 
     def begin(self) -> None:
         """Start a `for`: right after `restore` go on, else go to the first row of the running epoch."""
@@ -96,8 +101,7 @@ class StreamNode:
             self._looked = False  # a look has begun it, and nothing was handed over
             return
         if not self._resumed and self._turns is not None and not self._ended:
-            epoch = self._running_epoch()
-            self._go_to({s: self._plan.node.first(s, epoch) for s in self._plan.subs})
+            self._go_to(self._beginning(self._running_epoch()))
         self._untouched, self._resumed = self._resumed, False
         self._start()
 
@@ -112,16 +116,16 @@ class StreamNode:
         options = self.options
         running = self._running_epoch()
         group = options.epochs
-        until = None if group is None else (running // group + 1) * group
+        until = self._until = None if group is None else (running // group + 1) * group
         beyond = options.tail == "carry" or until is None
         chain = self._chain = build(self.feed, options, None if beyond else until)
         chain.source.take_snapshots(self._snapshots)
         chain.node.restore(self._places)
         batcher = self._batcher = StreamBatcher(chain.batch, chain.pack, slicing=options.slicing)
         shape = Shape(batcher.stage.size, options.accumulation, options.tail, until, chain.pack is not None)
-        firsts = {s: chain.node.first(s, self._origin(t)[0]) for s, t in self._places.items()}
+        firsts = {s: chain.node.begin_of(s, t) for s, t in self._places.items()}
         whole = json.dumps(firsts) == json.dumps(self._places)
-        epochs = {s: self._origin(t)[0] for s, t in self._places.items()}
+        epochs = {s: self._epoch_of(t) for s, t in self._places.items()}
         source = steps(chain.node, self._places, epochs, shape, lambda: chain.source.read, whole=whole)
         call = _Batches(batcher)
         if options.workers == 0:
@@ -145,6 +149,8 @@ class StreamNode:
         self.look()
         self._looked = False
         batch = self._ready.popleft()
+        for sources in batch.info.sources:
+            self._shares.update(sources)
         if not self._ready:
             self._step += 1
             self._edge = (self._step, self._places)
@@ -285,10 +291,16 @@ class StreamNode:
                     where=f"rank {rank}",
                     fix=f"look at the error of rank {other}",
                 )
-        if self._untouched:
-            self._places = {s: self._plan.node.first(s, self._running_epoch() + 1) for s in self._plan.subs}
-            self._edge = (self._step, self._places)
+        self._places = self._next_group()
+        self._edge = (self._step, self._places)
         self._end_of_group()
+
+    def _next_group(self) -> dict[int, Any]:
+        """Give the place behind this group of epochs: rows that other ranks have no partner for are left out."""
+        if self._answer().status == ENDED:
+            return self._take()[0].places
+        node, epoch = self._plan.node, self._running_epoch() + 1 if self._until is None else self._until
+        return {s: t if self._epoch_of(t) >= epoch else node.first(s, epoch) for s, t in self._places.items()}
 
     # ---- place
 
@@ -298,21 +310,15 @@ class StreamNode:
         source = self._plan.source if self._chain is None else self._chain.source
         held = {}
         for sub, token in places.items():
-            found = source.snapshot_for(sub, self._plan.node.origin_of(token))
-            if found is None:
-                found = self._given_snapshot(sub, token)
-            held[sub] = (token, found)
+            place = self._plan.node.origin_of(token)
+            found = source.snapshot_for(sub, place)
+            held[sub] = (token, self._plan.source.snapshot_for(sub, place) if found is None else found)
         return write(self._plan.identity, self._plan.shards, step, held)
-
-    def _given_snapshot(self, sub: int, token: Any) -> tuple[int, int, Any] | None:
-        place = self._plan.source.number(sub, self._plan.node.origin_of(token))
-        fit = [g for g in self._snapshots if g[0] == place[0] and g[:2] <= place]
-        return max(fit, key=lambda g: g[:2]) if fit else None
 
     def _forget(self) -> None:
         if self._chain is not None and self._places:
-            source, node = self._chain.source, self._plan.node
-            source.forget_before(min(source.number(s, node.origin_of(t)) for s, t in self._places.items()))
+            node = self._plan.node
+            self._chain.source.forget_before({s: node.origin_of(t) for s, t in self._places.items()})
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go to a state's place; a step that was under way is begun again.
@@ -324,7 +330,8 @@ class StreamNode:
         mine(places, self._plan.subs, self._plan.shards)
         self._ready.clear()
         self._go_to({s: places[s][0] for s in self._plan.subs})
-        self._snapshots = [tuple(places[s][1]) for s in self._plan.subs if places[s][1] is not None]
+        self._snapshots = [places[s][1] for s in self._plan.subs if places[s][1] is not None]
+        self._plan.source.take_snapshots(self._snapshots)
         self._epoch = self._running_epoch()
         self._resumed, self._ended = True, False
 
@@ -332,7 +339,7 @@ class StreamNode:
         """Go to the start of an epoch; of the running one: nothing."""
         if epoch != self._running_epoch():
             self._ready.clear()
-            self._go_to({s: self._plan.node.first(s, epoch) for s in self._plan.subs})
+            self._go_to(self._beginning(epoch))
             self._resumed, self._ended = True, False
 
     # ---- end
@@ -342,6 +349,8 @@ class StreamNode:
         out: dict[str, Any] = {"steps": self._step, "epoch": self._epoch, "waited_s": self._waited}
         chain = self._chain or self._plan
         out["read"] = chain.source.read
+        if set(self._shares) - {""}:
+            out["proportions"] = {name: n / self._shares.total() for name, n in sorted(self._shares.items())}
         for name, node in chain.named:
             if hasattr(node, "stats"):
                 out[name] = node.stats()

@@ -36,15 +36,12 @@ class StreamBatcher:
     Args:
         batch: the batching stage; None gives rows one by one.
         pack: the packing stage; None where a row is a sample.
-        source: name of the source.
         slicing: the slice that this rank gets of each row; None: whole rows.
     """
 
-    def __init__(
-        self, batch: st.Batch | None, pack: st.Pack | None, source: str = "", slicing: Slicing | None = None
-    ) -> None:
+    def __init__(self, batch: st.Batch | None, pack: st.Pack | None, slicing: Slicing | None = None) -> None:
         self.stage = batch if batch is not None else st.Batch(1)
-        self._pack, self._source = pack, source
+        self._pack = pack
         self._collator = Collator(self.stage, pack, cast("Reader", _Samples()), {}, slicing=slicing)
         self._template: list[Row] | None = None
 
@@ -57,7 +54,7 @@ class StreamBatcher:
             documents.tokens = Ragged(np.empty(0, np.int32), np.zeros(1, np.int64))
         values, info = self._collator.collate(documents, filler)
         info.ids = [[str(p.id) for p in row] for row in rows] + [[] for _ in range(filler)]
-        info.sources = [[self._source] * len(row) for row in rows] + [[] for _ in range(filler)]
+        info.sources = [[p.source for p in row] for row in rows] + [[] for _ in range(filler)]
         return Batch(values, info=info)
 
     def row(self, row: Row) -> Sample | None:

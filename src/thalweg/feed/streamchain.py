@@ -7,21 +7,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from thalweg.core.errors import ConfigError
-from thalweg.core.sample import Sample
-from thalweg.core.state import digest
 from thalweg.feed import stages as st
 from thalweg.feed.amap import AMapNode
 from thalweg.feed.call import FilterCall, MapCall
-from thalweg.feed.code import code_of
-from thalweg.feed.compile import mixed
 from thalweg.feed.engine import engine_of
-from thalweg.feed.events import EventNode
+from thalweg.feed.events import EventNode, Head
 from thalweg.feed.feed import Feed
 from thalweg.feed.merge import BATCHED
 from thalweg.feed.node import RunOptions
 from thalweg.feed.origin import IndexedOrigin, IterableOrigin, Origin
-from thalweg.feed.source import hash_ids
+from thalweg.feed.streamidentity import Side, identity_of
+from thalweg.feed.streammix import MixNode
 from thalweg.feed.streampack import PackNode
+from thalweg.feed.streamparts import ConcatNode, Heads
 from thalweg.feed.substreams import FileStreams, SubStreams
 from thalweg.feed.window import GroupNode, WindowNode
 from thalweg.work.budget import ByteBudget
@@ -35,7 +33,7 @@ class Chain:
 
     Args:
         node: the last one; gives rows (packed) or samples.
-        source: the reading end.
+        source: the reading end, or several.
         subs: sub-streams of this rank.
         shards: number of all sub-streams.
         pack: the packing stage, None where a row is a sample.
@@ -45,7 +43,7 @@ class Chain:
     """
 
     node: EventNode
-    source: "SubStreams | FileStreams"
+    source: Head
     subs: tuple[int, ...]
     shards: int
     pack: st.Pack | None = None
@@ -65,24 +63,93 @@ def build(feed: Feed, options: RunOptions, epochs: int | None) -> Chain:
     Raises:
         ConfigError: ranks that do not divide the sub-streams, or a stage that a stream can't have.
     """
-    head, stages = feed.stages[0], list(feed.stages[1:])
-    place = options.topology
-    shards = getattr(head, "shards", None) or place.dp_size
+    head, place = feed.stages[0], options.topology
+    shards = shards_of(feed) or place.dp_size
     if shards % place.dp_size:
         raise ConfigError(
             f"{place.dp_size} ranks do not divide {shards} sub-streams", where=str(head),
             fix=f"say shards={-(-shards // place.dp_size) * place.dp_size}, or take a number of ranks that divides it",
         )  # fmt: skip
     subs = tuple(range(place.dp_rank, shards, place.dp_size))
-    take = _range(stages)
-    dealt = Dealt(subs, shards, epochs, take)
-    source = _indexed(head, stages, dealt, options) if isinstance(head, st.From) else _streamed(head, dealt)
-    chain = Chain(source, source, subs, shards)
-    budget = ByteBudget(_bytes(options.max_bytes))
-    for number, stage in enumerate(stages, 1):
-        _add(chain, stage, (options.seed, number), options, budget)
-    chain.identity = _identity(feed, options, shards)
+    run = Building(options, ByteBudget(_bytes(options.max_bytes)), subs, shards)
+    chain = run.chain(feed, epochs, "")
+    chain.identity = identity_of(feed, options.seed, shards)
     return chain
+
+
+def shards_of(feed: Feed) -> int | None:
+    """Give the number of sub-streams that a feed's streams ask for; None where none does.
+
+    Raises:
+        ConfigError: two streams ask for different numbers.
+    """
+    head = feed.stages[0]
+    if isinstance(head, st.Concat | st.Mix):
+        found = {name: n for name, part in head.feeds if (n := shards_of(part)) is not None}
+        if len(set(found.values())) > 1:
+            raise ConfigError(
+                f"sources ask for different numbers of sub-streams: {found}", where=str(head),
+                fix="give all streams of a mix the same shards=",
+            )  # fmt: skip
+        return next(iter(found.values()), None)
+    return getattr(head, "shards", None)
+
+
+@dataclass(frozen=True, slots=True)
+class Building:
+    """What all parts of a chain share.
+
+    Args:
+        options: how it is run.
+        budget: bytes in flight.
+        subs: sub-streams of this rank.
+        shards: number of all sub-streams.
+    """
+
+    options: RunOptions
+    budget: ByteBudget
+    subs: tuple[int, ...]
+    shards: int
+
+    def chain(self, feed: Feed, epochs: int | None, name: str) -> Chain:
+        """Make the chain of a feed, or of a part with a name, that reads up to an epoch."""
+        head, stages = feed.stages[0], list(feed.stages[1:])
+        if isinstance(head, st.Concat | st.Mix):
+            chain = self._merged(head, epochs, name)
+        else:
+            dealt = Dealt(self.subs, self.shards, epochs, _range(stages), name)
+            made = _indexed(head, stages, dealt, self.options) if isinstance(head, st.From) else _streamed(head, dealt)
+            chain = Chain(made, made, self.subs, self.shards)
+        for number, stage in enumerate(stages, 1):
+            key = (self.options.seed, number) if not name else (self.options.seed, name, number)
+            _add(chain, stage, key, self.options, self.budget)
+        return chain
+
+    def _merged(self, head: st.Concat | st.Mix, epochs: int | None, name: str) -> Chain:
+        """Make the chains of all parts and what puts them together."""
+        repeats = [_repeats(part) for _, part in head.feeds]
+        endless = epochs is None or (isinstance(head, st.Mix) and head.on_exhausted in {"stop_all", "repeat"})
+        parts = []
+        for (own, part), times in zip(head.feeds, repeats, strict=True):
+            kept = Feed(tuple(s for s in part.stages if not isinstance(s, st.Repeat)))
+            until = None if endless or epochs is None else epochs * times
+            parts.append(self.chain(kept, until, f"{name}/{own}" if name else own))
+        nodes = [p.node for p in parts]
+        node: EventNode
+        if isinstance(head, st.Mix):
+            seed = self.options.seed if head.seed is None else head.seed
+            node = MixNode(nodes, head, repeats, shards=self.shards, seed=seed, epochs=epochs)
+        else:
+            node = ConcatNode(nodes, repeats, epochs)
+        named = [(f"{own}: {word}", n) for (own, _), p in zip(head.feeds, parts, strict=True) for word, n in p.named]
+        return Chain(node, Heads([p.source for p in parts]), self.subs, self.shards, named=named)
+
+
+def _repeats(feed: Feed) -> int:
+    times = 1
+    for stage in feed.stages:
+        times *= stage.n if isinstance(stage, st.Repeat) else 1
+    return times
 
 
 def _bytes(given: int | str) -> int:
@@ -116,12 +183,13 @@ def _range(stages: list[st.Stage]) -> tuple[int, int | None]:
 
 @dataclass(frozen=True, slots=True)
 class Dealt:
-    """Which items a rank reads: its sub-streams of all, up to which epoch, and [a, b) of the item numbers."""
+    """Which items a rank reads: its sub-streams of all, up to which epoch, [a, b) of the item numbers; the source."""
 
     subs: tuple[int, ...]
     shards: int
     epochs: int | None
     take: tuple[int, int | None]
+    name: str = ""
 
 
 def _indexed(head: st.From, stages: list[st.Stage], dealt: Dealt, options: RunOptions) -> SubStreams:
@@ -130,22 +198,20 @@ def _indexed(head: st.From, stages: list[st.Stage], dealt: Dealt, options: RunOp
     if stages and isinstance(stages[0], st.Shuffle):
         seed = stages[0].seed
         stages.pop(0)
-        key = (options.seed if seed is None else seed, "stream")
-    return SubStreams(IndexedOrigin(head.source, key), dealt.shards, dealt.epochs, dealt.take)
+        key = (options.seed if seed is None else seed, "stream", *([dealt.name] if dealt.name else []))
+    return SubStreams(IndexedOrigin(head.source, key), dealt.shards, dealt.epochs, dealt.take, dealt.name)
 
 
 def _streamed(head: st.Stage, dealt: Dealt) -> "SubStreams | FileStreams":
     if not isinstance(head, st.FromStream):
-        raise ConfigError(
-            f"{head.verb} of streams is not possible", where=str(head), fix=".cache() each part: then it is planned"
-        )
+        raise ConfigError(f"{head.verb} cannot begin a stream", where=str(head))
     make, by, shards = head.make, head.shard_by, dealt.shards
     parts = getattr(make, "num_shards", None) or getattr(make, "n_shards", None)
     if by == "auto":
         divides = shards > 1 and isinstance(parts, int) and parts % shards == 0 and hasattr(make, "shard")
         by = "file" if divides and dealt.take == (0, None) else "sample"
     if by == "sample":
-        return SubStreams(IterableOrigin(make), shards, dealt.epochs, dealt.take)
+        return SubStreams(IterableOrigin(make), shards, dealt.epochs, dealt.take, dealt.name)
     if not hasattr(make, "shard"):
         raise ConfigError(
             f"{type(make).__name__} has no shard(num_shards=, index=)", where=str(head), fix='say shard_by="sample"'
@@ -153,23 +219,24 @@ def _streamed(head: st.Stage, dealt: Dealt) -> "SubStreams | FileStreams":
     if dealt.take != (0, None):
         raise ConfigError("take and skip count over all files", where=str(head), fix='say shard_by="sample"')
     origins: dict[int, Origin] = {s: IterableOrigin(make.shard(num_shards=shards, index=s)) for s in dealt.subs}
-    return FileStreams(origins, shards, dealt.epochs)
+    return FileStreams(origins, shards, dealt.epochs, dealt.name)
 
 
-def _add(chain: Chain, stage: st.Stage, key: tuple[int, int], options: RunOptions, budget: ByteBudget) -> None:
-    """Put the node of one stage behind the chain."""
-    seed, number = key
+def _add(chain: Chain, stage: st.Stage, key: tuple[Any, ...], options: RunOptions, budget: ByteBudget) -> None:
+    """Put the node of one stage behind the chain; `key` is the seed and the stage's place."""
+    seed, *place = key
+    number = place[-1]
     if isinstance(stage, st.Shuffle):
         own = seed if stage.seed is None else stage.seed
-        chain.node = WindowNode(chain.node, stage.buffer_size, (own, number))
+        chain.node = WindowNode(chain.node, stage.buffer_size, (own, *place))
     elif isinstance(stage, st.Map):
         if stage.batched:
             chain.node = GroupNode(chain.node, BATCHED if stage.batched is True else int(stage.batched))
-        call = MapCall(stage, (seed, "map", number))
+        call = MapCall(stage, (seed, "map", *place))
         engine = engine_of(stage, options.workers, options.stall_after)
         chain.node = AMapNode(chain.node, stage, call, engine, budget)
     elif isinstance(stage, st.Filter | st.Split):
-        chain.node = _filter(chain.node, stage, seed, number)
+        chain.node = _filter(chain.node, stage, (seed, "filter", *place))
     elif isinstance(stage, st.Pack):
         chain.node, chain.pack = PackNode(chain.node, stage), stage
     elif isinstance(stage, st.Batch):
@@ -184,54 +251,16 @@ def _add(chain: Chain, stage: st.Stage, key: tuple[int, int], options: RunOption
     chain.named.append((f"{number} {stage.verb}", chain.node))
 
 
-def _filter(upstream: EventNode, stage: st.Stage, seed: int, number: int) -> AMapNode:
+def _filter(upstream: EventNode, stage: st.Stage, key: tuple[Any, ...]) -> AMapNode:
     """Carry out a filter in the thread that asks: most take a microsecond; a costly one is a map that gives None."""
     if isinstance(stage, st.Split):
-        stage = st.Filter(_Side(stage), with_info=True)
+        stage = st.Filter(Side(stage), with_info=True)
     assert isinstance(stage, st.Filter)
     if stage.columns is not None:
         raise ConfigError(
             "filter(columns=) looks at a table, and a stream has none", where=str(stage),
             fix="filter(fn) with fn(sample)",
         )  # fmt: skip
-    call: Any = FilterCall(stage, (seed, "filter", number))
+    call: Any = FilterCall(stage, key)
     inline = engine_of(st.Map(stage.fn, mode="inline"), 0, None)
     return AMapNode(upstream, st.Map(stage.fn, mode="inline"), call, inline, None)
-
-
-class _Side:
-    """Keeps the samples whose id hashes into one part of a split."""
-
-    def __init__(self, stage: st.Split) -> None:
-        before = 0.0
-        for name, share in stage.shares:
-            if name == stage.part:
-                self._low, self._high = before, before + share
-            before += share
-        self._seed = stage.seed
-
-    def __call__(self, sample: Sample, info: Any) -> bool:
-        """Say whether a sample belongs to the part."""
-        del sample
-        at = float(mixed(hash_ids([info.id]), self._seed)[0]) / 2.0**64
-        return self._low <= at < (self._high if self._high < 1 - 1e-9 else 2.0)
-
-
-def _identity(feed: Feed, options: RunOptions, shards: int) -> dict[str, str]:
-    """Digest what the order depends on, by part."""
-    order: list[str] = []
-    code: list[str] = []
-    for stage in feed.stages[1:]:
-        if isinstance(stage, st.Map | st.Filter):
-            code.append(code_of(stage.fn))
-            order.append(f"{stage.verb} batched={getattr(stage, 'batched', False)}")
-        elif not isinstance(stage, st.Batch):
-            order.append(str(stage))
-    head = feed.stages[0]
-    data = head.source.fingerprint if isinstance(head, st.From) else "stream"
-    return {
-        "data": digest([data, shards], size=4),
-        "seed": digest(options.seed, size=4),
-        "stages": digest(order, size=4),
-        "map": digest(code, size=4),
-    }

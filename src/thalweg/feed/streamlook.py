@@ -54,6 +54,9 @@ def _batches(node: StreamNode) -> Iterator[Any]:
 
 def _refuse_one_pass(feed: Feed) -> None:
     head = feed.stages[0]
+    if isinstance(head, st.Concat | st.Mix):
+        for _, part in head.feeds:
+            _refuse_one_pass(part)
     if isinstance(head, st.FromStream) and hasattr(head.make, "__next__"):
         raise ConfigError(
             f"this {type(head.make).__name__} can be read only once, and a look would take its items away",

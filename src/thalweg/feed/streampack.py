@@ -15,7 +15,7 @@ from thalweg.core.errors import InputError, SampleError
 from thalweg.core.sample import IGNORE_INDEX, INPUT_IDS, LABELS, LOSS_SPANS, Sample
 from thalweg.core.tally import Tally
 from thalweg.feed import stages as st
-from thalweg.feed.events import END, FAIL, ID, ITEM, PASS, VALUE, Event, EventNode, Token
+from thalweg.feed.events import END, EPOCH, FAIL, ID, ITEM, PASS, SOURCE, VALUE, Event, EventNode, Token
 from thalweg.plan.pack_state import PackedRow, Packer
 from thalweg.plan.pack_stream import packer
 
@@ -27,6 +27,7 @@ class Piece(NamedTuple):
     start: int
     stop: int
     id: Any
+    source: str = ""
 
 
 @dataclass(slots=True)
@@ -70,6 +71,10 @@ class PackNode:
         """Give the token of the beginning of an epoch."""
         return (self._upstream.first(sub, epoch), 0, 0, None, [])
 
+    def begin_of(self, sub: int, token: Token) -> Token:
+        """Give the token of the beginning of a token's epoch."""
+        return (self._upstream.begin_of(sub, token[0]), 0, 0, None, [])
+
     def origin_of(self, token: Token) -> Token:
         """Give the source's place inside a token."""
         return self._upstream.origin_of(token[0])
@@ -93,7 +98,7 @@ class PackNode:
             if held.seen == held.next_key and held.pending:
                 yield from self._ready(sub, held, 0)
         for event in self._upstream:
-            kind, sub, _, token, _, epoch = event
+            kind, sub, _, token, _, epoch, source = event
             if kind == FAIL:
                 yield event
                 return
@@ -106,15 +111,15 @@ class PackNode:
                 yield from self._ready(sub, held, epoch)
                 held.packer, held.next_key, held.seen = self._packer(), 0, 0
                 held.docs.clear()
-                yield (END, sub, None, self._token(held), None, epoch)
+                yield (END, sub, None, self._token(held), None, epoch, source)
             elif not held.docs and held.seen == held.next_key and not held.pending:
-                yield (PASS, sub, None, self._token(held), None, epoch)
+                yield (PASS, sub, None, self._token(held), None, epoch, source)
 
     def _take(self, sub: int, held: _Sub, event: Event) -> Iterator[Event]:
         try:
             pieces = self._pieces(event)
         except Exception as error:  # noqa: BLE001  takes its place in the order
-            yield (FAIL, sub, error, None, event[ID], event[5])
+            yield (FAIL, sub, error, None, event[ID], event[EPOCH], event[SOURCE])
             return
         first, before, last = None, held.place, len(pieces) - 1
         for k, piece in enumerate(pieces):
@@ -125,7 +130,7 @@ class PackNode:
                     held.docs[key] = _Doc(piece, first, before)
                 if held.seen == held.next_key and held.pending:
                     held.place = event[3] if k == last else before
-                    yield from self._ready(sub, held, event[5], None if k == last else first)
+                    yield from self._ready(sub, held, event[EPOCH], None if k == last else first)
                 continue
             key = held.next_key
             held.next_key = held.seen = key + 1
@@ -137,7 +142,7 @@ class PackNode:
             else:
                 held.pending = held.packer.push(length, key)
             held.place = event[3] if k == last else before
-            yield from self._ready(sub, held, event[5], None if k == last else first)
+            yield from self._ready(sub, held, event[EPOCH], None if k == last else first)
 
     def _ready(self, sub: int, held: _Sub, epoch: int, under_way: int | None = None) -> Iterator[Event]:
         """Hand over the rows that are ready; `under_way`: first key of a document whose pieces are not all pushed."""
@@ -148,10 +153,10 @@ class PackNode:
             for key, (a, b) in zip(row.keys, parts, strict=True):
                 piece = held.docs[key].piece
                 stop = piece.stop if b is None else piece.start + b
-                value.append(Piece(piece.sample, piece.start + a, stop, piece.id))
+                value.append(piece._replace(start=piece.start + a, stop=stop))
             token = self._token(held, under_way)
             self.tally.out += len(row.keys)
-            yield (ITEM, sub, value, token, None, epoch)
+            yield (ITEM, sub, value, token, None, epoch, "")
 
     def _token(self, held: _Sub, under_way: int | None = None) -> Token:
         """Say where the sub-stream is, and forget documents that are in rows handed over."""
@@ -170,7 +175,7 @@ class PackNode:
 
     def _pieces(self, event: Event) -> list[Piece]:
         """Apply the overlong rule to one document."""
-        sample, stage, name = event[VALUE], self._stage, event[ID]
+        sample, stage, name, source = event[VALUE], self._stage, event[ID], event[SOURCE]
         if INPUT_IDS not in sample:
             raise SampleError(
                 f"sample {str(name)!r} has no column {INPUT_IDS!r}: it has {', '.join(sample)}", where=str(stage),
@@ -182,7 +187,7 @@ class PackNode:
             self.tally.drop("empty")
             return []
         if n <= stage.longest or stage.policy == "concat_split" or stage.overlong == "alone":
-            return [Piece(sample, 0, n, name)]
+            return [Piece(sample, 0, n, name, source)]
         if stage.overlong == "drop":
             self.tally.drop("overlong")
             return []
@@ -190,7 +195,7 @@ class PackNode:
             if not trained(sample, stage.longest):
                 self.tally.drop("nothing in the loss after truncation")
                 return []
-            return [Piece(sample, 0, stage.longest, name)]
+            return [Piece(sample, 0, stage.longest, name, source)]
         if stage.overlong == "split":
             if LOSS_SPANS in sample or LABELS in sample:
                 plain = trained(sample, n) >= n - 1
@@ -202,7 +207,7 @@ class PackNode:
                     )
             cuts = range(0, n, stage.longest)
             self.tally.made += len(cuts) - 1
-            return [Piece(sample, a, min(a + stage.longest, n), name) for a in cuts]
+            return [Piece(sample, a, min(a + stage.longest, n), name, source) for a in cuts]
         raise InputError(
             f"sample {str(name)!r} has {n:,} tokens and rows take {stage.longest:,}", where=str(stage),
             fix='say overlong="drop", "truncate", "split" or "alone"',

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from thalweg.core.errors import InputError
-from thalweg.feed.events import END, EPOCH, FAIL, ID, ITEM, SUB, TOKEN, VALUE, Event, EventNode, Token
+from thalweg.feed.events import END, EPOCH, FAIL, ID, ITEM, SOURCE, SUB, TOKEN, VALUE, Event, EventNode, Token
 from thalweg.feed.streampack import Piece
 
 Row = list[Piece]
@@ -123,7 +123,7 @@ def steps(
 def _single(event: Event) -> Piece:
     sample = event[VALUE]
     ids = sample.get("input_ids") if type(sample) is dict else None
-    return Piece(sample, 0, len(ids) if ids is not None else 0, event[ID])
+    return Piece(sample, 0, len(ids) if ids is not None else 0, event[ID], event[SOURCE])
 
 
 def _step(rows: list[Row], shape: Shape, epoch: int, now: dict[int, Token]) -> StepRows:

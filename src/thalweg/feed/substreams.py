@@ -6,7 +6,7 @@ for every D that divides L. Knows no worker, no batch and no other rank.
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from thalweg.feed.events import END, ITEM, Event, Token
@@ -25,12 +25,18 @@ class SubStreams:
         shards: number L of sub-streams.
         epochs: epoch at which reading stops; None never.
         take: numbers of items [a, b) that are read at all, counted over all sub-streams.
+        name: of the source.
     """
 
     def __init__(
-        self, origin: Origin, shards: int, epochs: int | None = 1, take: tuple[int, int | None] = (0, None)
+        self,
+        origin: Origin,
+        shards: int,
+        epochs: int | None = 1,
+        take: tuple[int, int | None] = (0, None),
+        name: str = "",
     ) -> None:
-        self._origin, self._shards, self._epochs = origin, shards, epochs
+        self._origin, self._shards, self._epochs, self._name = origin, shards, epochs, name
         self._skip, self._limit = take
         self._next: dict[int, tuple[int, int]] = {}
         self._stopped = False
@@ -42,6 +48,10 @@ class SubStreams:
         del sub
         return (epoch, 0)
 
+    def begin_of(self, sub: int, token: Token) -> Token:
+        """Give the token of the beginning of a token's epoch."""
+        return self.first(sub, int(token[0]))
+
     def origin_of(self, token: Token) -> Token:
         """Give the place itself."""
         return token
@@ -50,9 +60,9 @@ class SubStreams:
         """Go to the places of these sub-streams."""
         self._next = {s: (int(t[0]), int(t[1])) for s, t in tokens.items()}
 
-    def take_snapshots(self, given: list[tuple[int, int, Any]]) -> None:
-        """Take states of the source that a saved state brought along."""
-        self.snapshots.extend(sorted(given, key=lambda g: g[:2]))
+    def take_snapshots(self, given: Sequence[Any]) -> None:
+        """Take states of the source that a saved state brought along: (epoch, number, state) each."""
+        self.snapshots = deque(sorted(((int(e), int(n), s) for e, n, s in given), key=lambda g: g[:2]))
 
     def number(self, sub: int, token: Token) -> tuple[int, int]:
         """Give (epoch, number among all items) of a sub-stream's next item."""
@@ -68,9 +78,9 @@ class SubStreams:
             found = snapshot
         return found if found is not None and found[0] == place[0] else None
 
-    def forget_before(self, place: tuple[int, int]) -> None:
+    def forget_before(self, places: Mapping[int, Token]) -> None:
         """Forget states that no place from here on needs; called by the consumer, while the reader appends."""
-        snapshots = self.snapshots
+        snapshots, place = self.snapshots, min(self.number(s, t) for s, t in places.items())
         while len(snapshots) > 1 and snapshots[1][:2] <= place:
             snapshots.popleft()
 
@@ -98,13 +108,13 @@ class SubStreams:
                 continue
             nxt[sub] = (epoch, count + 1)
             if type(item) is Named:
-                yield (ITEM, sub, item.sample, (epoch, count + 1), item.id, epoch)
+                yield (ITEM, sub, item.sample, (epoch, count + 1), item.id, epoch, self._name)
             else:
-                yield (ITEM, sub, plain(item), (epoch, count + 1), number, epoch)
+                yield (ITEM, sub, plain(item), (epoch, count + 1), number, epoch, self._name)
         # Each sub-stream ends in its own turn: where its next item would have been.
         for sub in sorted(mine, key=lambda s: nxt[s][1] * shards + s):
             nxt[sub] = (epoch + 1, 0)
-            yield (END, sub, None, (epoch + 1, 0), None, epoch)
+            yield (END, sub, None, (epoch + 1, 0), None, epoch, self._name)
 
     def _items(self, epoch: int, start: int) -> Iterator[Any]:
         """Read from `start` on, noting the source's state now and then."""
@@ -149,10 +159,11 @@ class FileStreams:
         origins: one for each sub-stream of this rank.
         shards: number L of all sub-streams.
         epochs: epoch at which reading stops; None never.
+        name: of the source.
     """
 
-    def __init__(self, origins: Mapping[int, Origin], shards: int, epochs: int | None = 1) -> None:
-        self._parts = {s: SubStreams(o, 1, epochs) for s, o in origins.items()}
+    def __init__(self, origins: Mapping[int, Origin], shards: int, epochs: int | None = 1, name: str = "") -> None:
+        self._parts = {s: SubStreams(o, 1, epochs, name=name) for s, o in origins.items()}
         self._shards = shards
         self._subs: list[int] = []
         self._places: dict[int, tuple[int, int]] = {}
@@ -161,6 +172,10 @@ class FileStreams:
         """Give the token of the beginning of an epoch."""
         del sub
         return (epoch, 0)
+
+    def begin_of(self, sub: int, token: Token) -> Token:
+        """Give the token of the beginning of a token's epoch."""
+        return self.first(sub, int(token[0]))
 
     def origin_of(self, token: Token) -> Token:
         """Give the place itself."""
@@ -173,10 +188,14 @@ class FileStreams:
         for sub, token in tokens.items():
             self._parts[sub].restore({0: token})
 
-    def take_snapshots(self, given: list[tuple[int, int, Any]]) -> None:
+    def take_snapshots(self, given: Sequence[Any]) -> None:
         """Take states of the sources; the number of each names its sub-stream."""
+        own: dict[int, list[Any]] = {s: [] for s in self._parts}
         for epoch, number, state in given:
-            self._parts[number % self._shards].take_snapshots([(epoch, number // self._shards, state)])
+            if number % self._shards in own:
+                own[number % self._shards].append((epoch, number // self._shards, state))
+        for sub, part in self._parts.items():
+            part.take_snapshots(own[sub])
 
     @property
     def read(self) -> int:
@@ -192,10 +211,10 @@ class FileStreams:
         found = self._parts[sub].snapshot_for(0, token)
         return None if found is None else (found[0], found[1] * self._shards + sub, found[2])
 
-    def forget_before(self, place: tuple[int, int]) -> None:
+    def forget_before(self, places: Mapping[int, Token]) -> None:
         """Forget states that no place from here on needs."""
-        for part in self._parts.values():
-            part.forget_before((place[0], place[1] // self._shards))
+        for sub, token in places.items():
+            self._parts[sub].forget_before({0: token})
 
     def __iter__(self) -> Iterator[Event]:
         """Give items and ends in turns: the smallest (epoch, number) first."""
@@ -207,10 +226,10 @@ class FileStreams:
             if event is None:
                 del running[sub]
                 continue
-            kind, _, value, token, name, epoch = event
+            kind, _, value, token, name, epoch, source = event
             if kind == ITEM and isinstance(name, int):
                 name = name * self._shards + sub
-            yield (kind, sub, value, token, name, epoch)
+            yield (kind, sub, value, token, name, epoch, source)
             place[sub] = self.number(sub, token)
 
     def stop(self) -> None:

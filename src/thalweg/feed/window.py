@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from thalweg.core.seeds import generator
-from thalweg.feed.events import END, FAIL, ID, ITEM, PASS, Event, EventNode, Token
+from thalweg.feed.events import END, FAIL, ID, ITEM, PASS, SOURCE, Event, EventNode, Token
 
 
 class WindowNode:
@@ -32,6 +32,10 @@ class WindowNode:
         """Give the token of the beginning of an epoch."""
         return (self._upstream.first(sub, epoch), 0, 0)
 
+    def begin_of(self, sub: int, token: Token) -> Token:
+        """Give the token of the beginning of a token's epoch."""
+        return (self._upstream.begin_of(sub, token[0]), 0, 0)
+
     def origin_of(self, token: Token) -> Token:
         """Give the source's place inside a token."""
         return self._upstream.origin_of(token[0])
@@ -47,7 +51,7 @@ class WindowNode:
         """Give samples block by block."""
         held: dict[int, list[Event]] = {s: [] for s in self._start}
         for event in self._upstream:
-            kind, sub, _, token, _, epoch = event
+            kind, sub, _, token, _, epoch, source = event
             if kind == ITEM:
                 block = held[sub]
                 block.append(event)
@@ -57,14 +61,14 @@ class WindowNode:
             elif kind == PASS:
                 if not held[sub] and not self._given[sub]:
                     self._start[sub] = token
-                    yield (PASS, sub, None, (token, self._block[sub], 0), None, epoch)
+                    yield (PASS, sub, None, (token, self._block[sub], 0), None, epoch, source)
             elif kind == END:
                 if held[sub]:
                     # the block's end is the epoch's end: the last sample's place must still have the END before it
                     yield from self._permuted(sub, held[sub], None, epoch)
                     held[sub] = []
                 self._start[sub], self._block[sub], self._given[sub] = token, 0, 0
-                yield (END, sub, None, (token, 0, 0), None, epoch)
+                yield (END, sub, None, (token, 0, 0), None, epoch, source)
             else:
                 yield event
 
@@ -78,7 +82,7 @@ class WindowNode:
         for place in range(given, n):
             event = block[order[place]]
             token = (after, number + 1, 0) if whole and place == n - 1 else (before, number, place + 1)
-            yield (ITEM, sub, event[2], token, event[ID], epoch)
+            yield (ITEM, sub, event[2], token, event[ID], epoch, event[SOURCE])
 
     def stop(self) -> None:
         """Wake upstream."""
@@ -103,6 +107,10 @@ class GroupNode:
         """Give the token of the beginning of an epoch."""
         return self._upstream.first(sub, epoch)
 
+    def begin_of(self, sub: int, token: Token) -> Token:
+        """Give the token of the beginning of a token's epoch."""
+        return self._upstream.begin_of(sub, token)
+
     def origin_of(self, token: Token) -> Token:
         """Give the source's place inside a token."""
         return self._upstream.origin_of(token)
@@ -116,19 +124,19 @@ class GroupNode:
         """Give groups; the last one of an epoch may be smaller."""
         held: dict[int, list[Event]] = {s: [] for s in self._subs}
         for event in self._upstream:
-            kind, sub, _, token, _, epoch = event
+            kind, sub, _, token, _, epoch, _ = event
             if kind == ITEM:
                 group = held[sub]
                 group.append(event)
                 if len(group) == self._size:
                     held[sub] = []
-                    yield (ITEM, sub, group, token, group[0][ID], epoch)
+                    yield (ITEM, sub, group, token, group[0][ID], epoch, group[0][SOURCE])
             elif kind == FAIL:
                 yield event
             else:
                 if kind == END and held[sub]:
                     group, held[sub] = held[sub], []
-                    yield (ITEM, sub, group, group[-1][3], group[0][ID], epoch)
+                    yield (ITEM, sub, group, group[-1][3], group[0][ID], epoch, group[0][SOURCE])
                 if not held[sub]:
                     yield event
 

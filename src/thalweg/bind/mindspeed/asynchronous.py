@@ -189,7 +189,7 @@ class AsyncPreprocessIterableDataset(IterableDataset[dict[str, Any]]):  # type: 
                 if kind != END:
                     self._token = event[TOKEN]
                     if self._source is not None:
-                        self._source.forget_before(self._source.number(worker, node.origin_of(event[TOKEN])))
+                        self._source.forget_before({worker: node.origin_of(event[TOKEN])})
                 if kind == ITEM:
                     yield event[VALUE]
             self._token = None

@@ -68,10 +68,10 @@ class DistributedIterableDataset(IterableDataset[Any]):  # type: ignore[misc]
         source.take_snapshots(self._given)
         source.restore({self.dp_rank: self._place})
         self._source = source
-        for kind, _, value, token, _, _ in source:
+        for kind, _, value, token, *_ in source:
             if kind == 0:
                 self._place = token
-                source.forget_before(source.number(self.dp_rank, token))
+                source.forget_before({self.dp_rank: token})
                 yield value
 
     def state_dict(self) -> dict[str, Any]:

@@ -103,8 +103,12 @@ class IterableDataset(TorchIterable[Any]):  # type: ignore[misc]
 
 
 def _undivided(feed: Feed) -> Feed:
-    """Keep a stream's source from dividing itself by DataLoader worker too."""
+    """Keep a stream's sources from dividing themselves by DataLoader worker too."""
     head = feed.stages[0]
-    if division()[1] == 1 or not isinstance(head, st.FromStream) or not hasattr(head.make, "__iter__"):
+    if division()[1] == 1:
+        return feed
+    if isinstance(head, st.Concat | st.Mix):
+        return Feed((replace(head, feeds=tuple((n, _undivided(f)) for n, f in head.feeds)), *feed.stages[1:]))
+    if not isinstance(head, st.FromStream) or not hasattr(head.make, "__iter__"):
         return feed
     return Feed((replace(head, make=Undivided(head.make)), *feed.stages[1:]))
