@@ -188,7 +188,7 @@ def test_weights_change_at_a_break_point_counted_over_all_sub_streams():
         assert set(names[:30]) == {"a"}
         assert 58 <= names[30:110].count("b") <= 62
     assert_resumes_everywhere(
-        lambda: loader(feed.batch(1, collate="raw")), limit=70, positions=(29, 30, 58, 59, 60, 61)
+        lambda: loader(feed.batch(1, collate="raw"), workers=0), limit=70, positions=(29, 30, 58, 59, 60, 61)
     )
 
 

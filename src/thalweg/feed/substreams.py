@@ -68,15 +68,14 @@ class SubStreams:
         """Give (epoch, number among all items) of a sub-stream's next item."""
         return (int(token[0]), self._skip + int(token[1]) * self._shards + sub)
 
-    def snapshot_for(self, sub: int, token: Token) -> tuple[int, int, Any] | None:
+    def snapshot_for(self, sub: int, place: Token) -> tuple[int, int, Any] | None:
         """Find the newest state of the source at or before a place."""
-        place = self.number(sub, token)
-        found = None
+        number, found = self.number(sub, place), None
         for snapshot in list(self.snapshots):
-            if snapshot[:2] > place:
+            if snapshot[:2] > number:
                 break
             found = snapshot
-        return found if found is not None and found[0] == place[0] else None
+        return found if found is not None and found[0] == number[0] else None
 
     def forget_before(self, places: Mapping[int, Token]) -> None:
         """Forget states that no place from here on needs; called by the consumer, while the reader appends."""
@@ -206,9 +205,9 @@ class FileStreams:
         """Give (epoch, place in the order of turns) of a sub-stream's next item."""
         return (int(token[0]), int(token[1]) * self._shards + sub)
 
-    def snapshot_for(self, sub: int, token: Token) -> tuple[int, int, Any] | None:
+    def snapshot_for(self, sub: int, place: Token) -> tuple[int, int, Any] | None:
         """Find the newest state of a sub-stream's source at or before a place."""
-        found = self._parts[sub].snapshot_for(0, token)
+        found = self._parts[sub].snapshot_for(0, place)
         return None if found is None else (found[0], found[1] * self._shards + sub, found[2])
 
     def forget_before(self, places: Mapping[int, Token]) -> None:

@@ -5,6 +5,7 @@ modes a stream can have. Knows no file and no key of a configuration: those are 
 """
 
 from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -188,9 +189,7 @@ def stream_loader(
             )  # fmt: skip
     made: Any = DataLoader
     if find_spec("torchdata") is not None:
-        from torchdata.stateful_dataloader import StatefulDataLoader  # noqa: PLC0415
-
-        made = StatefulDataLoader
+        made = import_module("torchdata.stateful_dataloader").StatefulDataLoader
     more: dict[str, Any] = {} if isinstance(dataset, IterableDataset) else {"shuffle": shuffle}
     return made(
         dataset, batch_size=batch_size, num_workers=num_workers, drop_last=drop_last, pin_memory=pin_memory,
