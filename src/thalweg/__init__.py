@@ -28,6 +28,7 @@ _WHERE = {
     "create_records": "thalweg.store.records.writer",
     "open_records": "thalweg.store.records.reader",
     "inspect": "thalweg.check.inspect",
+    "doctor": "thalweg.check.doctor",
 }
 _ROOMS = ("bind", "check", "cli", "core", "encode", "feed", "plan", "run", "steps", "store", "testing", "work")
 
@@ -42,6 +43,7 @@ __all__ = [
     "__version__",
     "concat",
     "create_records",
+    "doctor",
     "from_dataset",
     "from_files",
     "from_records",
@@ -56,6 +58,7 @@ __all__ = [
 if TYPE_CHECKING:
     from thalweg.bind.config import load_config
     from thalweg.bind.loader import Loader
+    from thalweg.check.doctor import doctor
     from thalweg.check.inspect import inspect
     from thalweg.core.batch import Batch
     from thalweg.core.document import Document

@@ -5,7 +5,8 @@ import json
 
 from rich.console import Console
 
-from thalweg.check.report import Finding, Report
+from thalweg.check.finding import Finding
+from thalweg.check.report import Report
 from thalweg.check.terminal import show
 from thalweg.check.tokens import Piece, View
 

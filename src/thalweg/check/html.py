@@ -4,14 +4,12 @@ Decides colours and layout alone. No script, no font and no link to anywhere, so
 behind any wall; light and dark follow the reader's system.
 """
 
+from collections.abc import Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
-from thalweg.check.report import value_text
-
-if TYPE_CHECKING:
-    from thalweg.check.report import Finding, Report
-    from thalweg.check.tokens import Piece, View
+from thalweg.check.finding import Finding, value_text
+from thalweg.check.tokens import Piece, View
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c2430; --dim: #8a94a3; --paper: #fbfaf7; --card: #ffffff; --line: #e3e0d8;
@@ -34,6 +32,7 @@ pre + pre { border-top: 2px dashed var(--line); }
 .padding { color: var(--dim); font-style: italic; }
 span[title]:hover { outline: 1px solid var(--water); }
 .error b { color: var(--bad); } .warning b { color: var(--warn); } li { margin: .3rem 0; } svg { max-width: 100%; }
+.ok b { color: var(--loss); } .pictures img { max-height: 8rem; margin: .2rem; } figure { margin: 1.2rem 0; }
 """
 LEGEND = (
     '<p><span class="loss">trained on</span> &middot; <span class="context">read, not in the loss</span> &middot; '
@@ -41,33 +40,71 @@ LEGEND = (
 )
 
 
-def page(report: "Report") -> str:
+class Shown(Protocol):
+    """What a page is made of: a report."""
+
+    @property
+    def title(self) -> str: ...  # noqa: D102
+    @property
+    def facts(self) -> Mapping[str, Any]: ...  # noqa: D102
+    @property
+    def findings(self) -> Sequence[Finding]: ...  # noqa: D102
+    @property
+    def verdicts(self) -> Sequence[tuple[str, Finding]]: ...  # noqa: D102
+    @property
+    def figures(self) -> Sequence[str]: ...  # noqa: D102
+    @property
+    def pictures(self) -> Sequence[str]: ...  # noqa: D102
+    @property
+    def samples(self) -> Sequence[View]: ...  # noqa: D102
+
+
+def page(report: Shown) -> str:
     """Give the whole page as text."""
     rows = "".join(f"<tr><th>{escape(k)}</th><td>{escape(value_text(v))}</td></tr>" for k, v in report.facts.items())
     parts = [f"<h1>{escape(report.title)}</h1>", f"<table>{rows}</table>" if rows else ""]
     if report.findings:
         parts.append(f"<h2>Findings</h2><ul>{''.join(map(_finding, report.findings))}</ul>")
+    if report.verdicts:
+        parts.append(f"<h2>Checks</h2>{_verdicts(report.verdicts)}")
     parts += [f"<figure>{figure}</figure>" for figure in report.figures]
+    if report.pictures:
+        shown = "".join(f'<img alt="picture of a sample" src="{url}">' for url in report.pictures)
+        parts.append(f'<h2>Pictures</h2><p class="pictures">{shown}</p>')
     if report.samples:
         parts += [f"<h2>Samples, token by token</h2>{LEGEND}", *map(_sample, report.samples)]
     title = escape(report.title)
-    meta = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+    meta = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
     head = f"<head>{meta}<title>{title}</title><style>{STYLE}</style></head>"
     return f'<!doctype html>\n<html lang="en">{head}<body>{"".join(parts)}</body></html>\n'
 
 
-def _finding(finding: "Finding") -> str:
+def _verdicts(verdicts: Sequence[tuple[str, Finding]]) -> str:
+    """Write every verdict, one table a group."""
+    rows: list[str] = []
+    group = ""
+    for of, finding in verdicts:
+        if of != group:
+            rows.append(f'<tr><th colspan="2">{escape(of)}</th></tr>')
+            group = of
+        rows.append(
+            f'<tr class="{finding.level}"><td><b>{finding.level}</b></td><td>{escape(str(finding)[2:])}</td></tr>'
+        )
+    return f"<table>{''.join(rows)}</table>"
+
+
+def _finding(finding: Finding) -> str:
     return f'<li class="{finding.level}"><b>{finding.level}</b> {escape(str(finding)[2:])}</li>'
 
 
-def _sample(view: "View") -> str:
+def _sample(view: View) -> str:
     counts = f"{view.num_tokens:,} tokens, {view.count('loss'):,} in the loss"
     documents = f"<pre>{escape(view.text)}</pre>" if view.text else ""
     documents += "".join(f"<pre>{''.join(_piece(piece) for piece in _merged(doc))}</pre>" for doc in view.documents)
     return f'<div class="sample"><h3>{escape(view.title)} <small>{counts}</small></h3>{documents}</div>'
 
 
-def _merged(document: "tuple[Piece, ...]") -> "list[Piece | int]":
+def _merged(document: tuple[Piece, ...]) -> list[Piece | int]:
     """Replace each run of padding by its length."""
     merged: list[Piece | int] = []
     for piece in document:
@@ -80,7 +117,7 @@ def _merged(document: "tuple[Piece, ...]") -> "list[Piece | int]":
     return merged
 
 
-def _piece(piece: "Piece | int") -> str:
+def _piece(piece: Piece | int) -> str:
     if isinstance(piece, int):
         return f'<span class="padding">{piece:,} padding tokens</span>'
     ids = " ".join(map(str, piece.ids))

@@ -12,7 +12,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.check.report import Finding, Report
+from thalweg.check.finding import Finding
+from thalweg.check.report import Report
 from thalweg.check.target import load_target, split_target
 from thalweg.check.tokens import Decode, View, show_ids, view_row, view_sample
 from thalweg.core.errors import ConfigError, InputError

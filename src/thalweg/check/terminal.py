@@ -7,14 +7,14 @@ pipe, NO_COLOR) trained tokens stand in brackets, so that nothing is lost. Impor
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from thalweg.check.report import value_text
+from thalweg.check.finding import value_text
 
 if TYPE_CHECKING:
     from thalweg.check.report import Report
     from thalweg.check.tokens import View
 
 STYLES = {"loss": "bold green", "context": "dim", "padding": "dim italic"}
-LEVELS = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+LEVELS = {"error": "bold red", "warning": "yellow", "note": "cyan", "ok": "green"}
 
 
 def show(report: "Report", console: Any = None) -> None:
@@ -34,8 +34,14 @@ def show(report: "Report", console: Any = None) -> None:
         table.add_row(Text(name, style="dim"), Text(value_text(value)))
     if report.facts:
         console.print(table)
-    for finding in report.findings:
+    group = ""
+    for of, finding in report.verdicts or [("", finding) for finding in report.findings]:
+        if of != group:
+            console.print(Text(of, style="bold"))
+            group = of
         console.print(Text(str(finding), style=LEVELS[finding.level]))
+    if report.verdicts:
+        console.print(Text(report.summary(), style="bold"))
     coloured = console.color_system is not None and not console.no_color
     if report.samples and coloured:
         console.print(Text.assemble(("trained on", STYLES["loss"]), "  ", ("read, not in the loss", STYLES["context"])))

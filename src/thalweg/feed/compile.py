@@ -86,7 +86,7 @@ def compile_feed(feed: Feed, seed: int = 0, counts: dict[tuple[int, int], int] |
             for leaf in leaves:
                 leaf.shuffle = leaf.shuffle or stage
         else:
-            leaves = [_applied(leaf, stage) for leaf in leaves]
+            leaves = [applied(leaf, stage) for leaf in leaves]
     return _planned(feed, leaves, seed, shuffled, counts)
 
 
@@ -101,7 +101,7 @@ def _leaf(name: str, feed: Feed) -> Leaf:
     leaf = _union(head) if isinstance(head, st.Concat) else _start(head)
     leaf.name = name
     for stage in feed.stages[1:]:
-        leaf = _applied(leaf, stage)
+        leaf = applied(leaf, stage)
     return leaf
 
 
@@ -116,7 +116,7 @@ def _union(stage: st.Concat) -> Leaf:
     return Leaf("", Union([(leaf.name, leaf.source, leaf.repeats) for leaf in leaves]))
 
 
-def _applied(leaf: Leaf, stage: st.Stage) -> Leaf:
+def applied(leaf: Leaf, stage: st.Stage) -> Leaf:
     """Give the leaf behind one more stage."""
     source, n = leaf.source, len(leaf.source)
     if isinstance(stage, st.Take):

@@ -10,7 +10,8 @@ import click
 import numpy as np
 
 import thalweg as tw
-from thalweg.check.report import Finding, Report
+from thalweg.check.finding import Finding
+from thalweg.check.report import Report
 from thalweg.check.terminal import show
 from thalweg.check.tokens import View, view_sample
 from thalweg.cli.demo.figure import loss_curves

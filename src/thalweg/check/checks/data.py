@@ -1,0 +1,243 @@
+"""Checks of the data itself: is it there, whole, of the right kind, said once, and inside the vocabulary.
+
+Decides what of the data is wrong, and from which share on. Each check is one function; none reads anything.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from thalweg.check.checks.check import Check, among, fine, graver
+from thalweg.check.evidence import Evidence
+from thalweg.check.finding import Finding
+from thalweg.core.sample import INPUT_IDS
+
+CONSTANT = 0.98  # share of one value from which a column says nothing
+DUPLICATES = 0.001  # share of repeated samples that is mentioned
+MARKS = {"image": "<image>", "video": "<video>", "audio": "<audio>"}
+FEW = 20  # samples below which a column cannot be called constant
+
+
+def there_is_data(e: Evidence) -> Finding | None:
+    """See that there is a sample at all."""
+    if not e.asked:
+        return Finding("error", "there is no sample", fix="check the path, the filters and take or skip")
+    return fine("samples were found", looked_at=e.asked, of=e.total if e.total is not None else "unknown")
+
+
+def samples_can_be_made(e: Evidence) -> Finding | None:
+    """See how many samples fail on their way."""
+    if not e.asked:
+        return None
+    if not e.failed:
+        return fine("every sample can be read and encoded")
+    share = len(e.failed) / e.asked
+    place, error = e.failed[0]
+    return Finding(
+        "error" if share > e.max_bad else "warning",
+        f"samples cannot be made; the first: {error[:200]}",
+        len(e.failed),
+        e.asked,
+        place,
+        'repair them, or say on_error="quarantine" and max_bad=',
+        numbers={"allowed": e.max_bad},
+    )
+
+
+def batches_can_be_made(e: Evidence) -> Finding | None:
+    """See that samples can be put into batches."""
+    if e.unbatched:
+        return Finding(
+            "error", f"no batch can be made: {e.unbatched}", fix="see the message; thalweg inspect shows samples"
+        )
+    return fine("batches can be made", batches=len(e.shapes)) if e.shapes else None
+
+
+def columns_and_dtypes(e: Evidence) -> Finding | None:
+    """See that samples have the same columns, and token ids that are whole numbers in one row."""
+    if not e.columns:
+        return None
+    for number, sample in enumerate(e.columns):
+        for name in (INPUT_IDS, "labels", "attention_mask"):
+            value = sample.get(name)
+            if value is None:
+                continue
+            try:
+                array = np.asarray(value)
+            except ValueError:
+                array = np.asarray(value, object)
+            if array.ndim != 1 or (array.size and array.dtype.kind not in "iub"):
+                what = f"column {name!r} holds {array.dtype} of shape {array.shape}, not whole numbers (n,)"
+                return Finding("error", what, where=f"sample {number}", fix="give token ids as a flat list of integers")
+    names = Counter(frozenset(k for k, v in sample.items() if v is not None) for sample in e.columns)
+    common = names.most_common(1)[0][0]
+    count, of, first = among(frozenset(k for k, v in s.items() if v is not None) != common for s in e.columns)
+    needed = {INPUT_IDS, "labels", "loss_spans"} & set().union(*names)
+    missing = sum(1 for s in e.columns if any(s.get(k) is None for k in needed))
+    if missing:
+        what = f"samples lack one of {', '.join(sorted(needed))}"
+        return Finding("error", what, missing, of, fix="give every sample the same token columns")
+    if count > 0.5 * of:
+        return Finding("note", "samples have different columns", count, of, f"sample {first}")
+    return fine("columns and dtypes agree", columns=", ".join(sorted(common)))
+
+
+def empty_samples(e: Evidence) -> Finding | None:
+    """Find samples with nothing in them."""
+    if e.documents:
+        count, of, first = among(not len(s.ids) for s in e.documents)
+        where = e.documents[first].name if count else None
+    elif e.raw:
+        count, of, first = among(not any(t.strip() for t in texts(r)) and not _filled(r) for r in e.raw)
+        where = f"sample {first}"
+    else:
+        return None
+    if not count:
+        return fine("no sample is empty")
+    fix = "drop them: .filter(lambda length: length > 0, columns=['length'])"
+    return Finding(graver(count / of, error=0.01), "samples are empty", count, of, where, fix)
+
+
+def _filled(record: Mapping[str, Any]) -> bool:
+    return any(not isinstance(v, str) and v is not None and np.size(np.asarray(v, object)) for v in record.values())
+
+
+def ids_in_the_table(e: Evidence) -> Finding | None:
+    """Find token ids that the embedding table has no row for."""
+    rows = e.embedding or (e.words.size if e.words else None)
+    if rows is None or not e.segments:
+        return None
+    low = min((int(s.ids.min()) for s in e.segments if len(s.ids)), default=0)
+    high = max((int(s.ids.max()) for s in e.segments if len(s.ids)), default=0)
+    count, of, first = among(len(s.ids) and (s.ids.max() >= rows or s.ids.min() < 0) for s in e.segments)
+    if count:
+        what = f"token ids from {low:,} to {high:,} do not fit to an embedding table of {rows:,} rows"
+        fix = "take the tokenizer that the model was trained with, or enlarge the table"
+        return Finding("error", what, count, of, e.segments[first].name, fix)
+    if e.words is not None and e.embedding is not None and e.words.size > e.embedding:
+        what = f"the tokenizer can give {e.words.size:,} ids, and the embedding table has {e.embedding:,} rows"
+        return Finding("warning", what, fix="model.resize_token_embeddings(len(tokenizer))")
+    return fine("token ids are inside the table", largest=high, rows=rows)
+
+
+def beginning_of_text_once(e: Evidence) -> Finding | None:
+    """Find samples that begin with two beginning-of-text tokens: the template writes one, the tokenizer another."""
+    if e.words is None or e.words.bos is None or not e.segments:
+        return None
+    bos = e.words.bos
+    count, of, first = among(len(s.ids) > 1 and s.ids[0] == s.ids[1] == bos for s in e.segments)
+    if not count:
+        return fine("no sample begins with two beginning-of-text tokens")
+    fix = "encode with add_special_tokens=False where the template writes the token already"
+    return Finding("error", "samples begin with two beginning-of-text tokens", count, of, e.segments[first].name, fix)
+
+
+def padding_is_no_real_token(e: Evidence) -> Finding | None:
+    """See whether the padding id is also a token of the texts."""
+    words = e.words
+    if words is None or words.pad is None or not e.documents:
+        return None
+    same = "end-of-text" if words.pad == words.eos else "unknown" if words.pad == 0 else ""
+    count, of, first = among((s.ids == words.pad).any() for s in e.documents)
+    if not count and words.pad != words.eos:
+        return fine("the padding id is in no sample", pad_id=words.pad)
+    what = "the padding id is also the end-of-text id" if same == "end-of-text" else "the padding id is in the samples"
+    fix = "give the tokenizer a padding token of its own; masks made by ids != pad_id hide real tokens"
+    return Finding("note" if e.own else "warning", what, count, of, e.documents[first].name, fix)
+
+
+def media_where_announced(e: Evidence) -> Finding | None:
+    """Compare placeholders in the text with the media that a record brings."""
+    pairs = [(record, kind) for record in e.raw for kind in MARKS if _announced(record, kind) or _brought(record, kind)]
+    if not pairs:
+        return None
+    wrong = [
+        (_announced(r, kind), _brought(r, kind), kind)
+        for r, kind in pairs
+        if _announced(r, kind) != _brought(r, kind) and _announced(r, kind) > 0
+    ]
+    if not wrong:
+        return fine("placeholders and media agree", samples=len(pairs))
+    asked, there, kind = wrong[0]
+    what = f"placeholders and media disagree; the first: {asked} {MARKS[kind]} and {there} {kind}s"
+    return Finding("error", what, len(wrong), len(pairs), fix="one placeholder for each, in the order of the text")
+
+
+def _announced(record: Mapping[str, Any], kind: str) -> int:
+    return sum(text.count(MARKS[kind]) for text in texts(record))
+
+
+def _brought(record: Mapping[str, Any], kind: str) -> int:
+    value = record.get(f"{kind}s", record.get(kind))
+    if value is None:
+        return 0
+    return len(value) if isinstance(value, list | tuple) else 1
+
+
+def texts(value: Any) -> Iterator[str]:
+    """Give every text inside a record."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from texts(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from texts(inner)
+
+
+def said_once(e: Evidence) -> Finding | None:
+    """Find samples that come again, inside a source and across sources."""
+    if e.documents:
+        keys = [(xxhash.xxh3_64_intdigest(s.ids.tobytes()), s.source) for s in e.documents if len(s.ids)]
+    else:
+        keys = [(xxhash.xxh3_64_intdigest("\0".join(texts(r)).encode("utf-8", "replace")), "") for r in e.raw]
+    if len(keys) < 2:
+        return None
+    sources: dict[int, Counter[str]] = {}
+    for key, source in keys:
+        sources.setdefault(key, Counter())[source] += 1
+    inside = sum(sum(c.values()) - len(c) for c in sources.values())
+    across = sum(len(c) - 1 for c in sources.values())
+    if not inside and not across:
+        return fine("no sample comes twice")
+    share = (inside + across) / len(keys)
+    level = graver(share, error=0.5, warning=DUPLICATES)
+    most = max(sum(c.values()) for c in sources.values())
+    numbers = {"inside a source": inside, "across sources": across, "most often": most}
+    fix = "deduplicate: thalweg.steps has exact and MinHash blocks"
+    return Finding(level, "samples come more than once", inside + across, len(keys), None, fix, numbers=numbers)
+
+
+def columns_say_something(e: Evidence) -> Finding | None:
+    """Find text columns that hold nearly the same value everywhere."""
+    if len(e.raw) < FEW:
+        return None
+    flat: list[str] = []
+    for name in dict.fromkeys(k for r in e.raw for k in r):
+        values = Counter(repr(r.get(name)) for r in e.raw)
+        value, n = values.most_common(1)[0]
+        if value not in {"None", "''", "[]"} and n >= CONSTANT * len(e.raw):
+            flat.append(f"{name} = {value[:40]}")
+    if not flat:
+        return fine("no column is constant")
+    fix = "make sure that this is meant; a constant prompt or answer teaches nothing"
+    return Finding("warning", "columns hold nearly one value: " + "; ".join(flat), None, None, None, fix)
+
+
+CHECKS = (
+    Check("there is data", "data", there_is_data),
+    Check("samples can be made", "data", samples_can_be_made),
+    Check("batches can be made", "data", batches_can_be_made),
+    Check("columns and dtypes", "data", columns_and_dtypes),
+    Check("empty samples", "data", empty_samples),
+    Check("ids inside the embedding table", "data", ids_in_the_table),
+    Check("beginning of text once", "data", beginning_of_text_once),
+    Check("padding is no real token", "data", padding_is_no_real_token),
+    Check("media where announced", "data", media_where_announced),
+    Check("samples come once", "data", said_once),
+    Check("columns say something", "data", columns_say_something),
+)

@@ -1,0 +1,37 @@
+"""Every check finds the fault that is planted for it, and is silent on the twin without it."""
+
+import pytest
+
+from planted import FAULTS
+from thalweg.check.checks.check import GROUPS
+from thalweg.check.checks.table import ALL
+from thalweg.check.doctor import doctor, judge
+from thalweg.check.evidence import Evidence
+
+
+def verdicts(make, told):
+    target = make()
+    report = judge(target) if isinstance(target, Evidence) else doctor(target, **told)
+    return {finding.check: finding for _, finding in report.verdicts}
+
+
+def test_every_check_has_a_planted_fault_and_a_name_and_group_of_its_own():
+    assert {check.name for check in ALL} == set(FAULTS)
+    assert len({check.name for check in ALL}) == len(ALL)
+    assert [GROUPS.index(check.group) for check in ALL] == sorted(GROUPS.index(check.group) for check in ALL)
+
+
+# E9 E53 E55 E46 E48 E49 E50
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_found(name):
+    fault, _, told = FAULTS[name]
+    found = verdicts(fault, told)[name]
+    assert found.level in {"error", "warning"}, found
+    assert found.what
+
+
+@pytest.mark.parametrize("name", [n for n, (_, twin, _) in FAULTS.items() if twin is not None])
+def test_the_twin_without_the_fault_passes(name):
+    _, twin, told = FAULTS[name]
+    found = verdicts(twin, told)[name]
+    assert found.level == "ok", found

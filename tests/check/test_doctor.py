@@ -1,0 +1,150 @@
+"""The doctor: verdicts in the order of suspicion, an exit status to stop on, and real data without a false alarm."""
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import thalweg as tw
+from planted import SAMPLES, TALKS, Letters, encoded, feed, packed, ranks
+from thalweg.check.checks.check import GROUPS
+from thalweg.cli import cli
+from thalweg.core.errors import ConfigError, InputError
+
+
+@pytest.fixture
+def records(tmp_path):
+    path = tmp_path / "records"
+    with tw.create_records(path) as writer:
+        for n, s in enumerate(SAMPLES):
+            spans = np.array([[next(i for i, v in enumerate(s["labels"]) if v != -100), len(s["labels"])]], np.int32)
+            writer.write({"input_ids": np.array(s["input_ids"], np.int32), "loss_spans": spans}, id=f"talk-{n}")
+    return path
+
+
+def test_a_clean_feed_is_ok_and_its_verdicts_come_in_the_order_of_suspicion():  # E57
+    report = tw.doctor(feed().shuffle().pack(256, overlong="drop").batch(2), tokenizer=Letters())
+    assert report.ok
+    groups = [group for group, _ in report.verdicts]
+    assert groups == sorted(groups, key=GROUPS.index)
+    assert set(groups) == set(GROUPS)
+    assert [f for f in report.findings if f.level == "error"] == []
+    assert str(report).splitlines()[-1].startswith("0 errors")
+
+
+def test_a_fault_is_said_with_its_count_place_and_remedy():
+    def train_all(record):
+        return encoded(record, train_prompt=True)
+
+    report = tw.doctor(tw.from_dataset(TALKS).map(train_all, remove_columns="all"), tokenizer=Letters())
+    assert not report.ok
+    worst = report.findings[0]
+    assert worst.check == "prompts off the loss"
+    assert (worst.count, worst.of) == (60, 60)
+    share = int(worst.numbers["share of label tokens"].rstrip("%"))
+    truth = 1 - sum(len(t["messages"][1]["content"]) for t in TALKS) / sum(len(s["input_ids"]) - 1 for s in SAMPLES)
+    assert share == pytest.approx(100 * truth, abs=2)
+    assert "labels of prompts" in worst.fix
+    assert "E prompt tokens in the loss: 60 of 60 samples" in str(report)
+
+
+def test_records_a_loader_a_list_of_batches_and_pretended_ranks_can_be_looked_at(records):
+    assert tw.doctor(records).ok
+    assert tw.doctor(tw.open_records(records)).ok
+    loader = tw.Loader(tw.from_records(records).shuffle().batch(4), workers=0, return_tensors="np")
+    assert tw.doctor(loader).ok
+    assert next(iter(loader)).info.step == 0
+    assert tw.doctor(packed()).ok
+    assert not tw.doctor(ranks([0, 1, 2], [3, 4])).ok
+
+
+def test_nothing_is_cached_and_nothing_is_consumed(tmp_path, monkeypatch):
+    monkeypatch.setenv("THALWEG_CACHE", str(tmp_path / "cache"))
+    report = tw.doctor(feed().cache().shuffle().pack(256, overlong="drop").batch(2), tokenizer=Letters())
+    assert report.ok
+    assert any(finding.check == "steps are equal" for _, finding in report.verdicts)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_stream_and_a_mix_can_be_looked_at():
+    stream = tw.from_stream(lambda: iter(TALKS), shards=4).map(encoded, remove_columns="all")
+    report = tw.doctor(stream.pack(256, overlong="drop", policy="fill").batch(1), tokenizer=Letters())
+    assert report.ok, str(report)
+    parts = {"a": tw.from_dataset(SAMPLES[:30]), "b": tw.from_dataset(SAMPLES[30:])}
+    report = tw.doctor(tw.mix(parts, weights={"a": 2, "b": 1}).shuffle().batch(2))
+    assert report.ok
+    assert "sources as weighted" in {finding.check for _, finding in report.verdicts}
+
+
+def test_memory_of_both_forms_is_predicted_from_the_bytes_of_a_sample(records):  # C39 C42
+    report = tw.doctor(tw.from_records(records).shuffle().batch(4, pad_to=128))
+    found = next(f for _, f in report.verdicts if f.check == "memory predicted")
+    sizes = [4 * len(s["input_ids"]) + 8 for s in SAMPLES]
+    assert found.numbers["bytes a sample"] == pytest.approx(sum(sizes) / 60, rel=0.25)
+    assert found.numbers["streaming, a batch"] == "2.0 kB"
+    whole = 60 * found.numbers["bytes a sample"] * 1.2
+    assert found.numbers["map-style"] == f"{whole / 1000:.1f} kB"
+
+
+def test_a_raw_file_is_encoded_as_its_layout_says(tmp_path):
+    file = tmp_path / "chat.jsonl"
+    file.write_text("".join(json.dumps(t) + "\n" for t in TALKS))
+    report = tw.doctor(file)
+    assert report.ok
+    assert report.facts["samples"] == 60
+    file.write_text("".join(json.dumps({**t, "images": ["a.png"]}) + "\n" for t in TALKS))
+    assert tw.doctor(file).ok  # media without placeholders stand at the front
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: tw.doctor("nowhere"), InputError, "nothing is there"),
+        (lambda: tw.doctor(object()), ConfigError, "holds no samples"),
+        (lambda: tw.doctor(feed(), 0), ConfigError, "at least 1"),
+        (lambda: tw.doctor(feed(), model_kind="encoder"), ConfigError, "unknown"),
+    ],
+)
+def test_what_cannot_be_looked_at_says_why(call, error, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error, match=words):
+        call()
+
+
+def test_the_command_exits_with_one_on_an_error_and_zero_else(records, tmp_path):
+    good = CliRunner().invoke(cli, ["doctor", str(records), "--html", str(tmp_path / "page.html")])
+    assert good.exit_code == 0, good.output
+    assert "checks passed" in good.stdout
+    assert "<h2>Checks</h2>" in (tmp_path / "page.html").read_text("utf-8")
+    bad = CliRunner().invoke(cli, ["doctor", str(records), "--vocab-size", "50", "--json"])
+    assert bad.exit_code == 1
+    data = json.loads(bad.stdout)
+    assert not data["ok"]
+    assert {c["check"] for c in data["checks"] if c["level"] == "error"} == {
+        "ids inside the embedding table",
+        "labels inside the vocabulary",
+    }
+
+
+def test_settings_without_a_reader_say_what_to_do(tmp_path, monkeypatch):
+    (tmp_path / "data.yaml").write_text("train:\n  - from_records: nowhere\n")
+    monkeypatch.setitem(vars(tw), "load_config", None)
+    with pytest.raises(ConfigError, match=r"file\.py:name|cannot be read"):
+        tw.doctor(tmp_path / "data.yaml")
+
+
+def test_every_feed_of_settings_is_looked_at(tmp_path, monkeypatch):
+    class Settings:
+        def __init__(self):
+            self.feeds = {"train": feed().shuffle().batch(2), "val": feed(lambda s: s["labels"].pop()).batch(2)}
+
+        def feed(self, name):
+            return self.feeds[name]
+
+    (tmp_path / "data.yaml").write_text("train: []\n")
+    monkeypatch.setitem(vars(tw), "load_config", lambda path: Settings())
+    report = tw.doctor(tmp_path / "data.yaml")
+    assert {f.check for g, f in report.verdicts if g.startswith("val") and f.level == "error"} >= {"equal lengths"}
+    assert [f for g, f in report.verdicts if g.startswith("train") and f.level == "error"] == []
+    assert tw.doctor(f"{tmp_path}/data.yaml:train").ok
