@@ -127,24 +127,20 @@ def test_the_command_exits_with_one_on_an_error_and_zero_else(records, tmp_path)
     }
 
 
-def test_settings_without_a_reader_say_what_to_do(tmp_path, monkeypatch):
-    (tmp_path / "data.yaml").write_text("train:\n  - from_records: nowhere\n")
-    monkeypatch.setitem(vars(tw), "load_config", None)
-    with pytest.raises(ConfigError, match=r"file\.py:name|cannot be read"):
-        tw.doctor(tmp_path / "data.yaml")
-
-
-def test_every_feed_of_settings_is_looked_at(tmp_path, monkeypatch):
-    class Settings:
-        def __init__(self):
-            self.feeds = {"train": feed().shuffle().batch(2), "val": feed(lambda s: s["labels"].pop()).batch(2)}
-
-        def feed(self, name):
-            return self.feeds[name]
-
-    (tmp_path / "data.yaml").write_text("train: []\n")
-    monkeypatch.setitem(vars(tw), "load_config", lambda path: Settings())
-    report = tw.doctor(tmp_path / "data.yaml")
-    assert {f.check for g, f in report.verdicts if g.startswith("val") and f.level == "error"} >= {"equal lengths"}
-    assert [f for g, f in report.verdicts if g.startswith("train") and f.level == "error"] == []
-    assert tw.doctor(f"{tmp_path}/data.yaml:train").ok
+def test_every_feed_of_a_file_of_settings_is_looked_at(records, tmp_path):
+    file = tmp_path / "data.yaml"
+    file.write_text(
+        f"train:\n  - from_records: {records}\n  - shuffle: {{}}\n  - batch: {{size: 2}}\n"
+        f"val:\n  - from_records: {records}\n  - batch: {{size: 2, pad_to: 1024}}\n"
+    )
+    report = tw.doctor(file)
+    assert report.ok
+    assert {f.check for g, f in report.verdicts if g.startswith("val") and f.level == "warning"} == {
+        "order changes",
+        "padding wasted",
+    }
+    assert [f for g, f in report.verdicts if g.startswith("train") and f.level == "warning"] == []
+    assert tw.doctor(f"{file}:train").ok
+    command = CliRunner().invoke(cli, ["doctor", f"{file}:val", "val.batch.pad_to=80", "--json"])
+    assert command.exit_code == 0, command.output
+    assert "padding wasted" not in {f["check"] for f in json.loads(command.stdout)["findings"]}

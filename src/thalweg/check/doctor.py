@@ -38,6 +38,7 @@ def doctor(
     model_kind: str | None = None,
     generating: bool = False,
     max_length: int | None = None,
+    words: Sequence[str] = (),
 ) -> Report:
     """Check data for what a veteran looks for when loss does not fall.
 
@@ -51,6 +52,7 @@ def doctor(
         model_kind: "decoder" | "encoder-decoder"; None where it does not matter.
         generating: batches are prompts to be continued.
         max_length: tokens at which samples were cut.
+        words: settings over those of a file of settings, such as "train.batch.size=2".
 
     Returns:
         A report; `ok` is False where a finding is an error.
@@ -63,7 +65,7 @@ def doctor(
         raise ConfigError(f"samples must be at least 1, not {samples}", where="doctor", fix="look at one or more")
     if model_kind not in {None, "decoder", "encoder-decoder"}:
         raise ConfigError(f"model_kind={model_kind!r} is unknown", where="doctor", fix='"decoder" or "encoder-decoder"')
-    target = open_target(x)
+    target = open_target(x, words)
     told = {"embedding": vocab_size, "model_kind": model_kind, "generating": generating, "max_length": max_length}
     if target.kind == "settings":
         parts = [(n, examine(Target(n, "feed", f), samples, tokenizer, told)) for n, f in target.thing.items()]
@@ -134,7 +136,8 @@ def _tell(e: Evidence, feed: Feed, made_by: Sequence[st.Stage]) -> None:
     e.repeats = _repeats(feed)
     pack = next((s for s in made_by if isinstance(s, st.Pack)), None)
     if pack is not None:
-        e.capacity, e.overlong = pack.capacity, "split" if pack.policy == "concat_split" else pack.overlong
+        e.capacity = pack.capacity if isinstance(pack.capacity, int) else max(pack.capacity)
+        e.overlong = "split" if pack.policy == "concat_split" else pack.overlong
     e.cached = any(isinstance(s, st.Cache) for s in feed.stages)
     e.shuffled = any(isinstance(s, st.Shuffle) for s in feed.stages)
     rules = [s.max_bad for s in feed.stages if isinstance(s, st.Map) and s.on_error != "raise"]

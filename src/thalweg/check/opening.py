@@ -3,21 +3,24 @@
 Decides what kind of thing a target is, and what a raw file becomes. Judges nothing.
 """
 
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
 from thalweg.check.foreign import is_loader
-from thalweg.check.target import load_target, split_target
+from thalweg.check.target import load_target, split_settings, split_target
 from thalweg.core.errors import ConfigError, InputError, ThalwegError
 from thalweg.feed.feed import Feed
 from thalweg.feed.loader import FeedLoader
 
 RAW = (".jsonl", ".json", ".ndjson", ".csv", ".tsv", ".txt", ".parquet", ".md")
 SETTINGS = (".yaml", ".yml")
+FOREIGN = ("dataset_param",)  # words at the top of other trainers' settings
+LARGEST = 1 << 20  # bytes of a file of settings
 PACKED = (".gz", ".zst", ".bz2", ".xz")
 
 
@@ -36,15 +39,19 @@ class Target:
     thing: Any
 
 
-def open_target(x: Any) -> Target:
+def open_target(x: Any, words: Sequence[str] = ()) -> Target:
     """Say what something is, and open it where it is a path.
+
+    Args:
+        x: an object or a path.
+        words: settings over those of a file of settings.
 
     Raises:
         InputError: nothing is there.
         ConfigError: it cannot be looked at.
     """
     if isinstance(x, str | os.PathLike):
-        return _path(os.fspath(cast("os.PathLike[str]", x)))
+        return _path(os.fspath(cast("os.PathLike[str]", x)), words)
     return seen(type(x).__name__, x)
 
 
@@ -62,7 +69,7 @@ def seen(title: str, thing: Any) -> Target:
         return Target(f"{len(thing)} ranks", "loaders", list(thing))
     if isinstance(thing, Mapping) and thing and all(isinstance(v, Feed) for v in thing.values()):
         return Target(title, "settings", dict(thing))
-    if hasattr(thing, "feed") and hasattr(thing, "loader"):
+    if hasattr(thing, "names") and hasattr(thing, "feed"):
         return Target(title, "settings", _feeds(thing, title))
     if hasattr(thing, "__len__") and hasattr(thing, "__getitem__") and not isinstance(thing, Mapping):
         return Target(title, "data set", import_module("thalweg.feed.open").from_dataset(thing))
@@ -70,19 +77,16 @@ def seen(title: str, thing: Any) -> Target:
     raise ConfigError(f"a {type(thing).__name__} holds no samples to look at", where=title, fix=fix)
 
 
-def _path(path: str) -> Target:
+def _path(path: str, words: Sequence[str]) -> Target:
     if split_target(path) is not None or path.endswith(".py"):
-        return seen(path, load_target(path))
-    if path.partition(".yaml:")[1] or path.partition(".yml:")[1]:
-        file, _, name = path.rpartition(":")
-        feeds = settings(file)
-        if name not in feeds:
-            raise ConfigError(f"no feed {name!r}", where=file, fix="one of " + ", ".join(feeds))
-        return Target(path, "feed", feeds[name])
+        return seen(path, load_target(path, words))
+    told = split_settings(path)
+    if told is not None and told[1] is not None:
+        return seen(path, load_target(path, words))
     if "://" not in path:
         must_exist(Path(path))
     if path.endswith(SETTINGS) or _is_settings(path):
-        return Target(path, "settings", settings(path))
+        return Target(path, "settings", settings(path, words))
     if _is_raw(path):
         return Target(path, "raw", import_module("thalweg.feed.open").from_files(path))
     records = import_module("thalweg.store.records")  # pyarrow loads here, not before
@@ -97,30 +101,52 @@ def _is_raw(path: str) -> bool:
 
 
 def _is_settings(path: str) -> bool:
-    """Tell a JSON file of settings (an object at its top) from one of records."""
-    if not path.endswith(".json") or not Path(path).is_file():
+    """Tell a JSON file of settings (one object that holds lists of stages, or a trainer's) from one of records."""
+    name = Path(path)
+    if not path.endswith(".json") or not name.is_file() or name.stat().st_size > LARGEST:
         return False
-    with Path(path).open(encoding="utf-8") as file:
-        head = file.read(4096).lstrip()
-    return head.startswith("{") and ('"dataset_param"' in head or '"dataset_config"' in head)
+    try:
+        value: Any = json.loads(name.read_text(encoding="utf-8"))
+    except ValueError:
+        return False
+    if not isinstance(value, dict):
+        return False
+    held = cast("dict[str, Any]", value)
+    return _foreign(held) or any(isinstance(v, list) and v and isinstance(v[0], dict) for v in held.values())
 
 
-def settings(path: str) -> dict[str, Feed]:
+def _is_foreign(path: str) -> bool:
+    text = Path(path).read_text(encoding="utf-8") if "://" not in path else ""
+    return any(f"{word}:" in text.replace('"', "") for word in FOREIGN)
+
+
+def _foreign(held: Mapping[str, Any]) -> bool:
+    return any(word in held for word in FOREIGN)
+
+
+def settings(path: str, words: Sequence[str] = ()) -> dict[str, Feed]:
     """Give the feeds that a file of settings describes, by name.
 
+    Args:
+        path: of a file in thalweg's own words, or of a trainer whose words `bind` reads (MindSpeed-MM).
+        words: settings over those of the file, such as "train.batch.size=2".
+
     Raises:
-        ConfigError: this installation reads no settings, or the file describes no feed.
+        ConfigError: the file describes no feed, or has an unknown word.
     """
-    load = getattr(import_module("thalweg"), "load_config", None)
-    if load is None:
-        raise ConfigError("settings in files cannot be read here", where=path, fix="build the feed in a file.py:name")
-    return _feeds(load(path), path)
+    if _is_foreign(path):
+        face = import_module("thalweg.bind.mindspeed")
+        if not hasattr(face, "load_config"):
+            raise ConfigError(
+                "this trainer's settings cannot be read", where=path, fix="build the feed in a file.py:name"
+            )
+        return _feeds(face.load_config(path), path)
+    return _feeds(import_module("thalweg.bind.config").load_config(path, words), path)
 
 
 def _feeds(config: Any, title: str) -> dict[str, Feed]:
-    names = list(getattr(config, "feeds", None) or getattr(config, "names", None) or [])
     found: dict[str, Feed] = {}
-    for name in names:
+    for name in config.names:
         try:
             found[str(name)] = config.feed(name)
         except ThalwegError as error:

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import click
 
-from thalweg.cli.output import json_option, own_prints_aside, print_json
+from thalweg.cli.output import json_option, own_prints_aside, print_json, words_argument
 
 
 @click.command(name="doctor", help="Check TARGET for what spoils training; see docs/doctor.md.")
 @click.argument("target")
+@words_argument
 @click.option("-n", "--samples", type=int, default=1000, show_default=True, help="Samples to look at, at most.")
 @click.option("--tokenizer", default=None, help="Folder or name of the tokenizer; encodes a raw file.")
 @click.option("--vocab-size", type=int, default=None, help="Rows of the model's embedding table.")
@@ -22,6 +23,7 @@ from thalweg.cli.output import json_option, own_prints_aside, print_json
 @json_option
 def command(
     target: str,
+    words: tuple[str, ...],
     *,
     samples: int,
     tokenizer: str | None,
@@ -45,6 +47,7 @@ def command(
             model_kind=model_kind,
             generating=generating,
             max_length=max_length,
+            words=words,
         )
     if html is not None:
         html.write_text(report.html(), "utf-8")
