@@ -7,6 +7,7 @@ own end mark. Bytes after the last member that are not another member are left a
 from __future__ import annotations
 
 import bz2
+import io
 import lzma
 import zlib
 from typing import TYPE_CHECKING, Any
@@ -78,6 +79,30 @@ def chunks(file: Any, codec: str | None, path: str) -> Iterator[bytes]:
             yield out
     if members and not member.eof:
         raise InputError(f"{codec} data ends in the middle", where=path, fix=_ADVICE)
+
+
+def stream(pieces: Iterator[bytes]) -> io.RawIOBase:
+    """Give pieces of bytes as an open binary file, for libraries that want one; wrap it in `io.BufferedReader`."""
+    return _Stream(pieces)
+
+
+class _Stream(io.RawIOBase):
+    """Pieces of bytes as a file."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        super().__init__()
+        self.pieces, self.rest = pieces, b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self.rest:
+            self.rest = next(self.pieces, b"")
+        n = min(len(buffer), len(self.rest))
+        buffer[:n] = self.rest[:n]
+        self.rest = self.rest[n:]
+        return n
 
 
 _ADVICE = "fetch the file again, or keep what is readable with on_damage='keep'"

@@ -14,7 +14,7 @@ from thalweg.plan.shard import Unit
 from thalweg.steps.readers.base import BaseDiskReader
 from thalweg.steps.readers.json_lines import BadLine
 from thalweg.steps.readers.jsonl import LineReader
-from thalweg.store.codec import chunks, codec_of
+from thalweg.store.codec import chunks, codec_of, stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,7 +95,7 @@ class CsvReader(BaseDiskReader):
         full = self.data_folder.full(unit.file)
         with self.data_folder.open(unit.file) as raw:
             codec = codec_of(unit.file or full, self.compression)
-            data = io.TextIOWrapper(io.BufferedReader(_Stream(chunks(raw, codec, full))), "utf-8-sig", newline="")
+            data = io.TextIOWrapper(io.BufferedReader(stream(chunks(raw, codec, full))), "utf-8-sig", newline="")
             rows = csv.DictReader(data, delimiter=self.delimiter)
             batch: list[Any] = []
             first = 0
@@ -116,22 +116,3 @@ def _checked(row: dict[Any, Any], number: int) -> Any:
         shown = repr(list(row.values())).encode()
         return BadLine(number, shown, ValueError("the row has another number of values than the header"))
     return row
-
-
-class _Stream(io.RawIOBase):
-    """Pieces of bytes as a file."""
-
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        super().__init__()
-        self.pieces, self.rest = pieces, b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        if not self.rest:
-            self.rest = next(self.pieces, b"")
-        n = min(len(buffer), len(self.rest))
-        buffer[:n] = self.rest[:n]
-        self.rest = self.rest[n:]
-        return n

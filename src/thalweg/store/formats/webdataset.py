@@ -12,7 +12,7 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import numpy as np
 
@@ -38,7 +38,18 @@ def split(name: str) -> tuple[str, str]:
 
 
 def rows(unit: Unit) -> Iterator[Sample]:
-    """Read samples. Known ends are decoded (.json, .txt, .npy, .cls); other fields are bytes. The key becomes `id`.
+    """Read the samples of a tar; see `samples`."""
+    try:
+        with open(unit.path, "rb") as raw:  # noqa: PTH123
+            yield from samples(raw, unit.path)
+    except OSError as error:
+        raise InputError(f"the tar cannot be read: {error}", where=unit.path) from error
+
+
+def samples(raw: IO[bytes], path: str) -> Iterator[Sample]:
+    """Read the samples of an open tar, plain or compressed, named `path` in errors.
+
+    Known ends are decoded (.json, .txt, .npy, .cls); other fields are bytes. The key becomes `id`.
 
     Raises:
         InputError: a sample whose members are apart or double, or a damaged tar; tar and member are named.
@@ -46,28 +57,28 @@ def rows(unit: Unit) -> Iterator[Sample]:
     key: str | None = None
     sample: Sample = {}
     done: set[str] = set()
-    for name, data in _members(unit.path):
+    for name, data in _members(raw, path):
         found, field = split(name)
         if found != key:
             if sample:
                 yield _with_id(key, sample)
             if found in done:
                 raise InputError(
-                    f"members of sample {found!r} stand apart", where=f"{unit.path}: {name}", fix="sort the tar by name"
+                    f"members of sample {found!r} stand apart", where=f"{path}: {name}", fix="sort the tar by name"
                 )
             done.add(found)
             key, sample = found, {}
-        column, value = _decode(field, data, f"{unit.path}: {name}")
+        column, value = _decode(field, data, f"{path}: {name}")
         if column in sample:
-            raise InputError(f"field {field!r} comes twice in sample {found!r}", where=f"{unit.path}: {name}")
+            raise InputError(f"field {field!r} comes twice in sample {found!r}", where=f"{path}: {name}")
         sample[column] = value
     if sample:
         yield _with_id(key, sample)
 
 
-def _members(path: str) -> Iterator[tuple[str, bytes]]:
+def _members(raw: IO[bytes], path: str) -> Iterator[tuple[str, bytes]]:
     try:
-        with tarfile.open(path, "r:*") as tar:
+        with tarfile.open(fileobj=raw, mode="r:*") as tar:
             for member in tar:
                 if not member.isfile() or member.name.rpartition("/")[2].startswith("._"):
                     continue

@@ -1,0 +1,1 @@
+"""Steps that take the text out of pages."""
