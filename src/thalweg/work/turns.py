@@ -274,6 +274,7 @@ def work(port: Port, runner: JobRunner, job: Job | None = None) -> None:
             if port.closed or job.first > port.limit:
                 job = None
                 continue
+            runner.begin()  # a worker that died starts again here, outside of any call's time
             start = perf_counter()
             before = clock() if clock else (start, 0.0)
             port.running[me] = (job, start, runner)

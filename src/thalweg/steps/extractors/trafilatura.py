@@ -7,6 +7,7 @@ stay in order. Knows nothing of archives.
 from __future__ import annotations
 
 from abc import abstractmethod
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from thalweg.core.errors import ConfigError
@@ -83,15 +84,26 @@ class BaseExtractor(PipelineStep):
 
 
 class _Call:
-    """What travels to the processes: the extractor's settings and no counts."""
+    """What travels to the processes: the extractor's settings and no counts. It gets ready where it arrives."""
 
     def __init__(self, kind: type[BaseExtractor], state: dict[str, Any]) -> None:
         self.kind, self.state = kind, state
+        self.step: BaseExtractor = object.__new__(kind)
+        vars(self.step).update(state)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _ready, (self.kind, self.state)
 
     def __call__(self, document: Document) -> list[str | None]:
-        step = object.__new__(self.kind)
-        step.__dict__.update(self.state)
-        return [step.extract(document.text)]
+        return [self.step.extract(document.text)]
+
+
+def _ready(kind: type[BaseExtractor], state: dict[str, Any]) -> _Call:
+    """Make the call in its process and try it on nothing, so that no page's time pays for the imports."""
+    call = _Call(kind, state)
+    with suppress(Exception):
+        call.step.extract("")
+    return call
 
 
 def _words(document: Document) -> str:
