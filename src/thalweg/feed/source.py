@@ -12,7 +12,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from thalweg.core.errors import ConfigError, InputError, SampleError, nearest
-from thalweg.core.sample import INPUT_IDS, LABELS, LOSS_SPANS, Ragged
+from thalweg.core.sample import IGNORE_INDEX, INPUT_IDS, LABELS, LOSS_SPANS, Ragged, Sample
 from thalweg.core.state import digest
 
 Columns = Mapping[str, Any]
@@ -117,6 +117,16 @@ def whole_numbers(name: str, values: Sequence[Any], dtype: Any) -> Ragged:
     return Ragged.from_rows(rows, dtype)
 
 
+def label_tokens(sample: Sample, length: int) -> int:
+    """Count the tokens of a sample that are in the loss, after the shift: its first token never is."""
+    if LABELS in sample:
+        return int(np.count_nonzero(np.asarray(sample[LABELS])[1:] != IGNORE_INDEX))
+    if LOSS_SPANS in sample:
+        spans = np.maximum(np.asarray(sample[LOSS_SPANS], np.int64).reshape(-1, 2), 1)
+        return int(np.maximum(spans[:, 1] - spans[:, 0], 0).sum())
+    return max(length - 1, 0)
+
+
 class ObjectSource:
     """Any object with `len` and `[i]` that gives dicts (or, as column "value", anything else).
 
@@ -144,6 +154,7 @@ class ObjectSource:
         self.obj, self.id, self.n = obj, id, len(obj)
         self._lengths, self._fingerprint = lengths, fingerprint
         self._columns: tuple[str, ...] | None = None
+        self._facts: dict[str, NDArray[Any]] | None = None
         if id is not None and self.n and id not in self._row(0):
             raise ConfigError(f"no column {id!r} to take ids from", where="from_dataset", fix=nearest(id, self._row(0)))
 
@@ -171,9 +182,16 @@ class ObjectSource:
 
     @property
     def facts(self) -> Mapping[str, NDArray[Any]]:
-        """`length` where it is known."""
-        lengths = self.lengths
-        return {} if lengths is None else {"length": lengths}
+        """`length` where it is known, and `label_tokens` of samples in memory that mark their loss."""
+        if self._facts is None:
+            lengths = self.lengths
+            self._facts = {} if lengths is None else {"length": lengths}
+            if lengths is not None and isinstance(self.obj, list | tuple):
+                marked = {LABELS, LOSS_SPANS} & set(self.columns or ())
+                if marked:
+                    counts = [label_tokens(self._row(i), n) for i, n in enumerate(lengths.tolist())]
+                    self._facts["label_tokens"] = np.array(counts, np.int64)
+        return self._facts
 
     @property
     def fingerprint(self) -> str:
