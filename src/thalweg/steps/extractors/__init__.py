@@ -1,1 +1,1 @@
-"""Steps that take the text out of pages."""
+"""Extractors: what a page says, without its markup, one module a library."""
