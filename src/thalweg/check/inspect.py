@@ -12,10 +12,15 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg.check.columns import figures, plainly_wrong
 from thalweg.check.finding import Finding
+from thalweg.check.opening import must_exist
+from thalweg.check.pictures import references, thumbnails
 from thalweg.check.report import Report
+from thalweg.check.rows import positions_of, real_tokens
 from thalweg.check.target import load_target, split_target
 from thalweg.check.tokens import Decode, View, show_ids, view_row, view_sample
+from thalweg.check.words import encoder_of, tokenizer_of
 from thalweg.core.errors import ConfigError, InputError
 from thalweg.core.sample import IGNORE_INDEX, INPUT_IDS
 from thalweg.core.topology import Topology
@@ -86,20 +91,13 @@ def _open(x: Any) -> tuple[str, Any]:
     if split_target(path) is not None or path.endswith(".py"):
         return path, load_target(path)
     if "://" not in path:
-        _must_exist(Path(path))
+        must_exist(Path(path))
+        if Path(path).is_file():
+            fix = f"make a feed of it and inspect that: feed = tw.from_files({path!r})"
+            raise InputError("a file is not a record set", where=path, fix=fix)
     from thalweg.store.records import open_records  # noqa: PLC0415 (pyarrow loads here, not before)
 
     return path, open_records(path)
-
-
-def _must_exist(path: Path) -> None:
-    if not path.exists():
-        raise InputError("nothing is there", where=str(path), fix="check the path; a feed in a file is file.py:name")
-    if path.is_dir() and not any(path.iterdir()):
-        raise InputError("the directory is empty", where=str(path), fix="name the directory that a writer filled")
-    if path.is_file():
-        fix = f"make a feed of it and inspect that: feed = tw.from_files({str(path)!r})"
-        raise InputError("a file is not a record set", where=str(path), fix=fix)
 
 
 def _of_records(title: str, records: Any, row: int, n: int, tokenizer: Any) -> Report:
@@ -143,7 +141,30 @@ def _of_feed(
     for item in items:
         report.samples += _item_views(item, decode)
     del report.samples[n:]
+    _first_look(report, items[:1])
+    report.pictures = _pictures(feed, n)
     return _told(report, decode)
+
+
+def _first_look(report: Report, items: Sequence[Any]) -> None:
+    """Add the columns of the first item, and what is plainly wrong with it."""
+    if not items:
+        report.findings.append(Finding("error", "there is nothing", fix="look at the filters, at take and skip"))
+        return
+    report.facts |= figures(items[0])
+    report.findings += plainly_wrong(items[0])
+
+
+def _pictures(feed: Any, n: int) -> list[str]:
+    """Give the pictures of the first samples, where they have some."""
+    head = feed.stages[0]
+    if hasattr(getattr(head, "make", None), "__next__"):
+        return []  # it can be read only once
+    records = [r for r in feed.peek(n, after="source") if isinstance(r, Mapping)] if hasattr(head, "source") else []
+    if not any(True for record in records for _ in references(record)):
+        return []
+    media = getattr(encoder_of(feed), "media", None)
+    return thumbnails(records, None if media is None else media.folder.root)
 
 
 def _step(feed: Any, step: int, topology: Topology, options: Any) -> list[Any]:
@@ -168,7 +189,9 @@ def _step(feed: Any, step: int, topology: Topology, options: Any) -> list[Any]:
 def _of_loader(title: str, loader: Any, n: int, tokenizer: Any) -> Report:
     decode = _decoder(tokenizer, {}, getattr(loader, "feed", None))
     report = Report(title, {"step": loader.step, "epoch": loader.epoch})
-    report.samples += _item_views(loader.peek(), decode)[:n]
+    batch = loader.peek()
+    report.samples += _item_views(batch, decode)[:n]
+    _first_look(report, [batch])
     return _told(report, decode)
 
 
@@ -195,55 +218,20 @@ def _sample_view(title: str, sample: dict[str, Any], decode: Decode) -> View:
 def _row_view(batch: Mapping[str, Any], row: int, ids: Sequence[str], decode: Decode) -> View:
     tokens = np.asarray(batch[INPUT_IDS][row])
     labels = np.asarray(batch["labels"][row]) if "labels" in batch else np.full(len(tokens), IGNORE_INDEX)
-    positions = _positions(batch, row)
+    packed = batch.get("attention_mask") is None
+    all_positions = positions_of(batch) if packed else None
+    positions = None if all_positions is None else all_positions[row]
     real = np.asarray(batch["attention_mask"][row]).astype(bool) if batch.get("attention_mask") is not None else None
     if real is None and positions is not None:
-        real = _real(tokens, labels, positions)
+        real = real_tokens(tokens, labels, positions)
     shown = ", ".join(ids[:4]) + (f" and {len(ids) - 4} more" if len(ids) > 4 else "")
     return view_row(f"row {row}: {shown}", tokens, labels=labels, positions=positions, real=real, decode=decode)
 
 
-def _positions(batch: Mapping[str, Any], row: int) -> NDArray[Any] | None:
-    """Give the text positions of a packed row; None where a row is one document."""
-    if batch.get("position_ids") is None or batch.get("attention_mask") is not None:
-        return None
-    positions = np.asarray(batch["position_ids"])
-    found: NDArray[Any] = positions[0][row] if positions.ndim == 3 else positions[row]
-    return found
-
-
-def _real(tokens: NDArray[Any], labels: NDArray[Any], positions: NDArray[Any]) -> NDArray[np.bool_]:
-    """Find padding in a packed row: its last document, where that is one id over and over and never in the loss."""
-    start = int(np.flatnonzero(positions == 0)[-1]) if (positions == 0).any() else 0
-    tail, real = slice(start, len(tokens)), np.ones(len(tokens), bool)
-    if start and (tokens[tail] == tokens[start]).all() and (labels[tail] == IGNORE_INDEX).all():
-        real[tail] = False
-    return real
-
-
 def _decoder(tokenizer: Any, lineage: Mapping[str, Any], feed: Any = None) -> Decode:
-    """Find what turns ids into text: what was given, the encoder of a feed's map, what the records name; else ids."""
-    found = tokenizer if tokenizer is not None else _of_stages(feed)
-    if found is None:
-        named = lineage.get("tokenizer_path")
-        found = named if isinstance(named, str) and Path(named).is_dir() else None
-    if found is None:
-        return show_ids
-    from thalweg.encode.tokens import load_tokenizer  # noqa: PLC0415 (transformers loads here)
-
-    decode: Decode = load_tokenizer(found).decode
-    return decode
-
-
-def _of_stages(feed: Any) -> Any:
-    for stage in reversed(getattr(feed, "stages", ())):
-        if hasattr(getattr(stage, "fn", None), "tokenizer"):
-            return stage.fn.tokenizer
-        for _, part in getattr(stage, "feeds", ()):
-            found = _of_stages(part)
-            if found is not None:
-                return found
-    return None
+    """Find what turns ids into text; ids themselves where there is no tokenizer."""
+    found = tokenizer_of(tokenizer, lineage, feed)
+    return show_ids if found is None else found.decode
 
 
 def _told(report: Report, decode: Decode) -> Report:
