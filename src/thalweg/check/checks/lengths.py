@@ -33,7 +33,9 @@ def truncation(e: Evidence) -> Finding | None:
         return fine("no length at which samples pile up", longest=limit)
     if not at:
         return fine("no sample reaches the length limit", limit=limit)
-    lost = [s for s in at if not s.trained.any()]
+    below = [s for s in some if len(s.ids) < limit]
+    elsewhere = sum(not s.trained.any() for s in below) > 0.5 * len(below) if below else False
+    lost = [s for s in at if not s.trained.any() and not elsewhere]  # untrained everywhere: not the cut's fault
     cut = [s for s in at if s.trained.any() and ends and int(s.ids[-1]) not in ends and s.trained[-1]]
     share = len(at) / len(some)
     numbers = {"length": limit, "without an answer": len(lost), "answers cut": len(cut)}
