@@ -23,6 +23,7 @@ from thalweg.feed.compile import compile_feed
 from thalweg.feed.feed import Feed
 from thalweg.feed.ledger import Ledger
 from thalweg.feed.node import BatchNode, RunOptions
+from thalweg.feed.pace import Pace
 from thalweg.feed.planned import PlannedNode
 from thalweg.feed.slicing import Slicing, slicing
 from thalweg.plan.steps import TAILS
@@ -114,6 +115,7 @@ class FeedLoader:
         self._ledger = None if ledger is None else Ledger(str(ledger), place)
         self.node: BatchNode = self._engine()
         self._agreed, self._closed, self._warm = agree is None, False, False
+        self.pace = Pace()
         self._finalizer = weakref.finalize(self, _end, self.node, self._ledger)
 
     def _find_place(self, topology: Topology | str) -> tuple[Topology, Agree | None]:
@@ -153,23 +155,26 @@ class FeedLoader:
         self._agreement()
         self.node.begin()
         self._warm = False
+        self.pace.begin()
         return self._walk()
 
     def _walk(self) -> Iterator[Batch]:
         while True:
+            self.pace.asked()
             try:
                 batch = self._next()
             except StopIteration:
                 if self._ledger is not None:
                     self._ledger.flush()
                 return
+            self.pace.gave(batch)
             yield batch
 
     def _next(self) -> Batch:
         batch = next(self.node)
         if self._finish is None:
             return batch
-        done = self._finish(batch)
+        done = self.pace.timed(self._finish, batch)
         if self._warm and isinstance(self._finish, FinishAhead):  # the first batch waits for none behind it
             self._finish.ahead(self.node.coming(self._finish.lead))
         self._warm = True
@@ -301,8 +306,8 @@ class FeedLoader:
     # ---- end
 
     def stats(self) -> dict[str, Any]:
-        """Give counters and seconds by stage, always on."""
-        return self.node.stats()
+        """Give counters and seconds by stage, and of the loop ("loop": waiting share, tokens a second); always on."""
+        return {**self.node.stats(), "loop": self.pace.read()}
 
     def close(self) -> None:
         """End what runs and write the ledger. Twice is fine."""
