@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rank_threads import Ranks
 from thalweg.core.errors import StalledError, ThalwegError
-from thalweg.core.topology import Topology
 from thalweg.feed.grant import EMPTY, ENDED, FAILED, READING, Answer, grant, of_ranks
-from thalweg.feed.loader import FeedLoader
 from thalweg.feed.open import from_stream
 
 
@@ -54,48 +53,6 @@ def test_a_rank_that_failed_or_gave_nothing_ends_all_once_its_rows_are_out():
     assert grant([Answer(0, EMPTY), Answer(3, READING)], 4, "all").empty == 0
     again = grant([Answer(0, READING), Answer(3, READING)], 4, "first")
     assert (again.steps, again.over) == (0, False)
-
-
-class Ranks:
-    """Ranks as threads that ask each other, as a process group would let them."""
-
-    def __init__(self, world):
-        self.world, self.texts = world, [""] * world
-        self.barrier = threading.Barrier(world)
-
-    def agree(self, rank):
-        def gather(text):
-            self.texts[rank] = text
-            self.barrier.wait(30)
-            out = list(self.texts)
-            self.barrier.wait(30)
-            return out
-
-        return gather
-
-    def run(self, feed, **more):
-        results = [None] * self.world
-
-        def one(rank):
-            loader = FeedLoader(feed, topology=Topology(rank, self.world), agree=self.agree(rank), **more)
-            got = []
-            try:
-                for batch in loader:
-                    got.append((batch.info.step, [i for row in batch.info.ids for i in row], batch.info.weight.sum()))
-                results[rank] = (got, None)
-            except BaseException as error:
-                self.error = error
-                results[rank] = (got, error)
-            finally:
-                loader.close()
-
-        threads = [threading.Thread(target=one, args=(r,)) for r in range(self.world)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join(60)
-        assert not any(t.is_alive() for t in threads)
-        return results
 
 
 def data(n=40):

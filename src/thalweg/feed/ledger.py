@@ -7,7 +7,7 @@ what a row should hold is known to a feed, which may be given for the proof.
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import time
 from typing import IO, Any
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from thalweg.core.topology import Topology
 from thalweg.feed import legs
 from thalweg.feed.ledgerfile import CLOSED, EVENT, FULL, RUN, Entry, Run, following, runs_of
+from thalweg.feed.ledgerstream import Key, RowCoder, runs_of_rows
 from thalweg.plan.steps import Place, Span
 
 BUFFER = 1 << 20  # bytes held until written, where no state is taken
@@ -38,6 +39,7 @@ class Ledger:
         self._file: IO[bytes] | None = None
         self._head: dict[str, Any] = {}
         self._last: Entry | None = None
+        self._rows: RowCoder | None = None
         self.writes = topology.cp_rank == 0
         self.leg: int | None = None
 
@@ -79,7 +81,7 @@ class Ledger:
         text = json.dumps({"event": name, "epoch": place.epoch, "index": place.passed, "step": step}).encode()
         with self._lock:
             self._buffer += b"\x02" + EVENT.pack(len(text)) + text
-            self._last = None
+            self._last, self._rows = None, None
 
     def add(self, step: int, micro: int, spans: tuple[Span, ...], digests: NDArray[np.uint64]) -> None:
         """Write a micro-batch that was handed over."""
@@ -95,6 +97,25 @@ class Ledger:
                     self._buffer += RUN.pack(run.epoch, run.index, run.count, run.repeated)
             self._buffer += digests.tobytes()
             self._last = Entry(step, micro, runs, digests[:0])
+            full = len(self._buffer) > BUFFER
+        if full:
+            self.flush()
+
+    def add_rows(self, step: int, micro: int, keys: Sequence[Key], digests: NDArray[np.uint64]) -> None:
+        """Write a micro-batch of a stream that was handed over.
+
+        Args:
+            step, micro: its place.
+            keys: (sub-stream, epoch, number of the row) of each row.
+            digests: uint64 (r,), one for each.
+        """
+        if not self.writes:
+            return
+        runs, order = runs_of_rows(keys)
+        with self._lock:
+            if self._rows is None:
+                self._rows = RowCoder(int(self._head.get("accumulation", 1)))
+            self._buffer += b"\x03" + self._rows.encode(step, micro, runs) + digests[order].tobytes()
             full = len(self._buffer) > BUFFER
         if full:
             self.flush()

@@ -5,7 +5,8 @@ Decides the bytes: nine a row as long as nothing unusual happens. Knows no loade
 A file is one line of JSON (the leg), then entries: a byte that says its kind, then
   0  the micro-batch that follows from the one before: row digests (uint64 each) only;
   1  step, micro-batch, runs of rows (epoch, index, count), then row digests;
-  2  an event: length, JSON.
+  2  an event: length, JSON;
+  3  a micro-batch of a stream, in the form of `feed.ledgerstream`, then row digests.
 """
 
 import json
@@ -29,12 +30,13 @@ CLOSED = b"\x02" + EVENT.pack(len(_END)) + _END  # the last bytes of a file whos
 
 @dataclass(frozen=True)
 class Run:
-    """Consecutive rows of an epoch."""
+    """Consecutive rows of an epoch, on a stream of one of its sub-streams."""
 
     epoch: int
     index: int
     count: int
     repeated: bool = False
+    sub: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,8 +83,22 @@ def read_leg(path: Path) -> tuple[dict[str, Any], list[Entry | dict[str, Any]]]:
 
 def _entries(data: memoryview, leg: dict[str, Any]) -> Iterator[Entry | dict[str, Any]]:
     at, last = 0, None
+    from thalweg.feed.ledgerstream import RowCoder  # noqa: PLC0415  (it writes with this module's words)
+
+    coder = RowCoder(int(leg.get("accumulation", 1)))
     while at < len(data):
         kind, at = data[at], at + 1
+        if kind == 3:
+            try:
+                step, micro, runs, at = coder.decode(data, at)
+            except IndexError:
+                return
+            rows = sum(run.count for run in runs)
+            if at + 8 * rows > len(data):
+                return
+            yield Entry(step, micro, runs, np.frombuffer(data[at : at + 8 * rows], np.uint64))
+            at += 8 * rows
+            continue
         if kind == 2:
             if at + EVENT.size > len(data):
                 return
@@ -91,6 +107,7 @@ def _entries(data: memoryview, leg: dict[str, Any]) -> Iterator[Entry | dict[str
             if at > len(data):
                 return
             last = None
+            coder.reset()
             yield json.loads(bytes(data[at - size : at]))
             continue
         if kind == 0:

@@ -142,9 +142,9 @@ class FeedLoader:
                     'on_exhausted="repeat" never ends an epoch', where="Loader", fix="epochs=None, or max_steps="
                 )
             return PlannedNode(compiled, self.options, self._ledger)
-        streams = import_module("thalweg.feed.stream")
-        ask = None if self._agree is None else streams.asking(self._agree, self.topology)
-        node: BatchNode = streams.batches(self.feed, replace(self.options, agree=ask))
+        streams, agree = import_module("thalweg.feed.stream"), import_module("thalweg.feed.streamagree")
+        ask = None if self._agree is None else agree.asking(self._agree, self.topology)
+        node: BatchNode = streams.batches(self.feed, replace(self.options, agree=ask), self._ledger)
         return node
 
     # ---- iterate
@@ -184,7 +184,7 @@ class FeedLoader:
         """Stop where ranks differ in feed, seed or place, before the first batch."""
         if self._agreed or self._agree is None:
             return
-        if self._ledger is not None and isinstance(self.node, PlannedNode):  # one number for the files of all ranks
+        if self._ledger is not None:  # one number for the files of all ranks
             self.node.note_leg()
             self._ledger.agree(self._agree)
         mine = self.describe()

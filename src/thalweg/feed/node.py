@@ -77,6 +77,10 @@ class BatchNode(Node, Protocol):
         """Go to the start of an epoch; of the running one: nothing."""
         ...
 
+    def note_leg(self) -> None:
+        """Tell the ledger that it was given how this leg runs and where it begins."""
+        ...
+
     def stats(self) -> dict[str, Any]:
         """Counters and seconds by stage."""
         ...

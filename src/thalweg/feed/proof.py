@@ -193,7 +193,7 @@ def _gaps(steps: list[int], out: Verdict) -> None:
 
 
 class _Table:
-    """Rows that count: (pass, epoch, index) and digest."""
+    """Rows that count: (pass, epoch, sub-stream, index) and digest; a plan has one sub-stream, number 0."""
 
     def __init__(self) -> None:
         self.keys: list[NDArray[np.int64]] = []
@@ -207,16 +207,16 @@ class _Table:
                 if run.repeated:
                     self.repeated += run.count
                 else:
-                    rows = np.empty((run.count, 3), np.int64)
-                    rows[:, 0], rows[:, 1] = part.passed, run.epoch
-                    rows[:, 2] = np.arange(run.index, run.index + run.count)
+                    rows = np.empty((run.count, 4), np.int64)
+                    rows[:, 0], rows[:, 1], rows[:, 2] = part.passed, run.epoch, run.sub
+                    rows[:, 3] = np.arange(run.index, run.index + run.count)
                     self.keys.append(rows)
                     self.digests.append(entry.digests[at : at + run.count])
                 at += run.count
 
     def whole(self) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
         if not self.keys:
-            return np.empty((0, 3), np.int64), np.empty(0, np.uint64)
+            return np.empty((0, 4), np.int64), np.empty(0, np.uint64)
         return np.concatenate(self.keys), np.concatenate(self.digests)
 
     def check(self, out: Verdict) -> None:
@@ -224,16 +224,20 @@ class _Table:
         keys, _ = self.whole()
         out.rows, out.repeated = len(keys), self.repeated
         unique, counts = np.unique(keys, axis=0, return_counts=True)
-        for passed, epoch, index in unique[counts > 1][:MOST].tolist():
-            out.problems.append(
-                f"row {index} of epoch {epoch} was delivered twice" + f" after restart {passed}" * bool(passed)
-            )
-        for passed, epoch in np.unique(unique[:, :2], axis=0).tolist():
-            mine = unique[(unique[:, 0] == passed) & (unique[:, 1] == epoch), 2]
+        for passed, epoch, part, index in unique[counts > 1][:MOST].tolist():
+            after = f" after restart {passed}" * bool(passed)
+            out.problems.append(f"row {index} of epoch {epoch}{_of(part)} was delivered twice{after}")
+        for passed, epoch, part in np.unique(unique[:, :3], axis=0).tolist():
+            mine = unique[(unique[:, :3] == (passed, epoch, part)).all(axis=1), 3]
             out.epochs[epoch] = out.epochs.get(epoch, 0) + len(mine)
             gaps = np.flatnonzero(np.diff(mine) != 1)
             for g in gaps[:MOST].tolist():
-                out.problems.append(f"rows {mine[g] + 1} to {mine[g + 1] - 1} of epoch {epoch} were not delivered")
+                lost = f"rows {mine[g] + 1} to {mine[g + 1] - 1} of epoch {epoch}{_of(part)}"
+                out.problems.append(f"{lost} were not delivered")
+
+
+def _of(part: int) -> str:
+    return f", sub-stream {part}," if part else ""
 
 
 def _same_rows(parts: list[Stretch], out: Verdict) -> None:
@@ -243,21 +247,25 @@ def _same_rows(parts: list[Stretch], out: Verdict) -> None:
         for entries in part.steps.values():
             table.add(part, entries.values())
     keys, digests = table.whole()
-    order = np.lexsort((keys[:, 2], keys[:, 1]))
+    order = np.lexsort((keys[:, 3], keys[:, 2], keys[:, 1]))
     keys, digests = keys[order], digests[order]
     same = (keys[1:, 1:] == keys[:-1, 1:]).all(axis=1)
     for i in np.flatnonzero(same & (digests[1:] != digests[:-1]))[:MOST].tolist():
-        out.problems.append(f"row {keys[i, 2]} of epoch {keys[i, 1]} held other samples in another leg or rank")
+        out.problems.append(
+            f"row {keys[i, 3]} of epoch {keys[i, 1]}{_of(int(keys[i, 2]))} held other samples in another leg or rank"
+        )
 
 
 def _against_plan(table: _Table, feed: Any, head: dict[str, Any], seed: int | None, out: Verdict) -> None:
     """Compare what was delivered with what the plan says, row by row."""
     from thalweg.feed.rowsof import Ask, planned_digests  # noqa: PLC0415  (plans only where a feed is given)
 
+    if "shards" in head:
+        raise InputError("a stream has no plan to compare with", where="verify", fix="leave the feed out")
     keys, digests = table.whole()
     ask = Ask.of(head, seed)
     for epoch in np.unique(keys[:, 1]).tolist():
         mine = keys[:, 1] == epoch
-        wrong = planned_digests(feed, ask, epoch, keys[mine, 2]) != digests[mine]
-        for index in np.sort(keys[mine, 2][wrong])[:MOST].tolist():
+        wrong = planned_digests(feed, ask, epoch, keys[mine, 3]) != digests[mine]
+        for index in np.sort(keys[mine, 3][wrong])[:MOST].tolist():
             out.problems.append(f"row {index} of epoch {epoch} held other samples than the plan says (or one failed)")

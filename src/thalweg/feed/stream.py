@@ -7,39 +7,49 @@ step takes is `feed.streamsteps`; what is granted is `feed.grant`.
 import json
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from thalweg.core.batch import Batch
 from thalweg.core.errors import StalledError, StateError
-from thalweg.core.state import State
-from thalweg.core.topology import Topology
+from thalweg.core.state import State, digest
 from thalweg.feed.feed import Feed
-from thalweg.feed.grant import EMPTY, ENDED, FAILED, READING, Answer, grant, of_ranks
+from thalweg.feed.grant import ENDED
+from thalweg.feed.ledger import Ledger
+from thalweg.feed.ledgerstream import Key
 from thalweg.feed.node import RunOptions
-from thalweg.feed.streambatch import StreamBatcher
+from thalweg.feed.streamagree import answer_of, ask_all
+from thalweg.feed.streambatch import StreamBatcher, digests_of
 from thalweg.feed.streamchain import Chain, build
 from thalweg.feed.streamstate import mine, read, write
-from thalweg.feed.streamsteps import EmptyPassError, Shape, StepRows, steps
+from thalweg.feed.streamsteps import Shape, Stand, StepRows, steps
+from thalweg.plan.steps import Place
 from thalweg.work.inline import InlineMap
 from thalweg.work.ordered import OrderedMap
 
 if TYPE_CHECKING:
     from thalweg.work.turns import Turn
 
-BACK_OFF = (0.001, 0.1)  # seconds between two questions while a rank has nothing ready
+Noted = tuple[Sequence[Key], NDArray[np.uint64]]  # what a ledger is told of a micro-batch
+_NOTHING: Noted = ((), np.empty(0, np.uint64))
 
 
 class _Batches:
     """Rows of a step -> its micro-batches; in the worker that lays out ahead."""
 
-    def __init__(self, batcher: StreamBatcher) -> None:
-        self._batcher = batcher
+    def __init__(self, batcher: StreamBatcher, noted: bool) -> None:
+        self._batcher, self._noted = batcher, noted
 
-    def __call__(self, step: StepRows) -> list[tuple[StepRows, list[Batch]]]:
-        """Lay out one step."""
+    def __call__(self, step: StepRows) -> list[tuple[StepRows, list[Batch], list[Noted]]]:
+        """Lay out one step, and digest the ids in it where a ledger asks."""
         made = [self._batcher.batch(rows, fill) for rows, fill in zip(step.micros, step.fillers, strict=True)]
-        return [(step, made)]
+        keys = iter(step.keys)
+        noted: list[Noted] = [(list(islice(keys, len(m))), digests_of(m)) for m in step.micros] if self._noted else []
+        return [(step, made, noted)]
 
 
 def _words(step: StepRows) -> str:
@@ -52,14 +62,16 @@ class StreamNode:
     Args:
         feed: of kind "stream".
         options: how it is run.
+        ledger: told of every micro-batch handed over, and of restarts; None keeps none.
     """
 
-    def __init__(self, feed: Feed, options: RunOptions) -> None:
-        self.feed, self.options = feed, options
+    def __init__(self, feed: Feed, options: RunOptions, ledger: Ledger | None = None) -> None:
+        self.feed, self.options, self.ledger = feed, options, ledger
         self._plan = build(feed, options, None)  # names sub-streams and checks stages; reads nothing
         self._places = {s: self._plan.node.first(s) for s in self._plan.subs}
+        self._counts = dict.fromkeys(self._plan.subs, 0)  # rows of each sub-stream's epoch up to its place
         self._snapshots: list[Any] = []
-        self._edge: tuple[int, dict[int, Any]] = (0, dict(self._places))  # steps, places: replaced whole
+        self._edge = (0, dict(self._places), self._counts)  # steps, places, counts: replaced whole
         self._step, self._epoch = 0, 0
         self._resumed = False  # the next `for` goes on from here
         self._looked = False
@@ -67,7 +79,7 @@ class StreamNode:
         self._chain: Chain | None = None
         self._run: InlineMap | OrderedMap | None = None
         self._turns: Iterator[Turn] | None = None
-        self._ready: deque[Batch] = deque()
+        self._ready: deque[tuple[Batch, Noted]] = deque()
         self._taken: deque[Turn] = deque()  # steps that were looked at before their turn
         self._granted, self._fill = 0, False
         self._ended, self._until = False, options.epochs
@@ -100,15 +112,19 @@ class StreamNode:
         if self._looked:
             self._looked = False  # a look has begun it, and nothing was handed over
             return
+        if self.ledger is not None:
+            self.note_leg()
+            self.ledger.start()
         if not self._resumed and self._turns is not None and not self._ended:
             self._go_to(self._beginning(self._running_epoch()))
+            self._note("restarted")
         self._untouched, self._resumed = self._resumed, False
         self._start()
 
-    def _go_to(self, places: dict[int, Any]) -> None:
+    def _go_to(self, places: dict[int, Any], counts: dict[int, int] | None = None) -> None:
         self._close_run()
-        self._places = places
-        self._edge = (self._step, dict(places))
+        self._places, self._counts = places, dict.fromkeys(places, 0) if counts is None else counts
+        self._edge = (self._step, dict(places), self._counts)
 
     def _start(self) -> None:
         """Make the chain and what runs it; threads start with the first batch."""
@@ -126,8 +142,9 @@ class StreamNode:
         firsts = {s: chain.node.begin_of(s, t) for s, t in self._places.items()}
         whole = json.dumps(firsts) == json.dumps(self._places)
         epochs = {s: self._epoch_of(t) for s, t in self._places.items()}
-        source = steps(chain.node, self._places, epochs, shape, lambda: chain.source.read, whole=whole)
-        call = _Batches(batcher)
+        stand = Stand(self._places, self._counts, epochs)
+        source = steps(chain.node, stand, shape, lambda: chain.source.read, whole=whole)
+        call = _Batches(batcher, self.ledger is not None)
         if options.workers == 0:
             self._run = InlineMap(source, call, describe=_words, wake=chain.node.stop)
         else:
@@ -148,12 +165,14 @@ class StreamNode:
         """Hand over the next micro-batch; an error of a sample comes after all rows before it."""
         self.look()
         self._looked = False
-        batch = self._ready.popleft()
+        batch, noted = self._ready.popleft()
         for sources in batch.info.sources:
             self._shares.update(sources)
+        if self.ledger is not None:
+            self.ledger.add_rows(batch.info.step, batch.info.micro, *noted)
         if not self._ready:
             self._step += 1
-            self._edge = (self._step, self._places)
+            self._edge = (self._step, self._places, self._counts)
             self._forget()
         return batch
 
@@ -164,12 +183,12 @@ class StreamNode:
             self._looked = True
         if not self._ready:
             self._next_step()
-        return self._ready[0]
+        return self._ready[0][0]
 
     def coming(self, n: int) -> list[Batch]:
         """Give up to n micro-batches behind the last one handed over, as far as they are ready and granted."""
         run, turns = self._run, self._turns
-        out = list(self._ready)
+        out = [batch for batch, _ in self._ready]
         for turn in self._taken:
             out += turn.outputs[0][1] if turn.error is None else []
         while len(out) < n and turns is not None and isinstance(run, OrderedMap) and not self._fill:
@@ -191,16 +210,16 @@ class StreamNode:
                 return
         self._granted -= 1
         if self._fill:
-            self._ready.extend(self._numbered([self._batcher.zero() for _ in range(self.options.accumulation)]))
+            self._hold([self._batcher.zero() for _ in range(self.options.accumulation)], [])
             return
-        step, batches = self._take()
-        self._epoch, self._places = step.epoch, step.places
+        step, batches, noted = self._take()
+        self._epoch, self._places, self._counts = step.epoch, step.places, step.counts
         if not batches:
-            self._edge = (self._step, self._places)
+            self._edge = (self._step, self._places, self._counts)
             self._end_of_group()
             return
         self._untouched = False
-        self._ready.extend(self._numbered(batches))
+        self._hold(batches, noted)
 
     def _end_of_group(self) -> None:
         """End the `for`; one that went on after the last step of an epoch is the `for` of the next."""
@@ -213,14 +232,15 @@ class StreamNode:
         self._ended = True
         raise StopIteration
 
-    def _numbered(self, batches: list[Batch]) -> list[Batch]:
+    def _hold(self, batches: list[Batch], noted: list[Noted]) -> None:
+        """Number the micro-batches of a step, and keep them until their turn."""
         for micro, batch in enumerate(batches):
             info = batch.info
             info.epoch, info.step, info.micro = self._epoch, self._step, micro
             info.last, info.step_label_tokens = micro == len(batches) - 1, None
-        return batches
+            self._ready.append((batch, noted[micro] if noted else _NOTHING))
 
-    def _take(self) -> tuple[StepRows, list[Batch]]:
+    def _take(self) -> tuple[StepRows, list[Batch], list[Noted]]:
         assert self._turns is not None
         start = time.perf_counter()
         try:
@@ -232,51 +252,16 @@ class StreamNode:
         if turn.error is not None:
             self._close_run()
             raise turn.error
-        step, batches = turn.outputs[0]
-        return step, batches
+        made: tuple[StepRows, list[Batch], list[Noted]] = turn.outputs[0]
+        return made
 
     # ---- equal steps
 
     def _agree(self) -> None:
-        """Ask all ranks until some step is granted, or the end is."""
-        options, pause, start = self.options, BACK_OFF[0], time.monotonic()
-        assert options.agree is not None
-        while True:
-            mine_now = self._answer()
-            answers = [Answer(int(r), str(w)) for r, w in options.agree(mine_now.ready, mine_now.status)]
-            found = grant(answers, max(1, options.prefetch), options.until)
-            if found.over:
-                return self._end_together(found.failed, found.empty)
-            self._fill = options.topology.dp_rank in found.filler
-            self._granted = found.steps
-            if found.steps:
-                return None
-            if time.monotonic() - start > options.stall_after:
-                waiting = [r for r, a in enumerate(answers) if a.ready == 0 and a.status == READING]
-                raise StalledError(
-                    f"rank {waiting[0]} gave no row for {options.stall_after:g} s while it was reading",
-                    where=f"rank {options.topology.dp_rank}",
-                    fix="look at its filters and its source; stall_after= says how long to wait",
-                )
-            time.sleep(pause)
-            pause = min(2 * pause, BACK_OFF[1])
-
-    def _answer(self) -> Answer:
-        """Say what is ready, at once. Inline there is no queue: the next step is made now."""
-        run = self._run
-        if isinstance(run, OrderedMap):
-            ready, outcome, error = run.poll()
-            last = outcome[0][0] if isinstance(outcome, list) and outcome else None
-            if last is not None and not last.micros:
-                return Answer(ready - 1, ENDED)
-            if error is not None:
-                return Answer(ready, EMPTY if isinstance(error, EmptyPassError) else FAILED)
-            return Answer(ready, READING)
-        assert isinstance(run, InlineMap)
-        step = run.peek()
-        if step is None or step.error is not None:
-            return Answer(0, FAILED)
-        return Answer(1, READING) if step.outputs[0][1] else Answer(0, ENDED)
+        found = ask_all(self.options, lambda: answer_of(self._run))
+        if found.over:
+            self._end_together(found.failed, found.empty)
+        self._fill, self._granted = self.options.topology.dp_rank in found.filler, found.steps
 
     def _end_together(self, failed: int | None, empty: int | None) -> None:
         """End at the same step on all ranks; where one failed, all raise."""
@@ -291,29 +276,34 @@ class StreamNode:
                     where=f"rank {rank}",
                     fix=f"look at the error of rank {other}",
                 )
-        self._places = self._next_group()
-        self._edge = (self._step, self._places)
+        self._skip_group()
+        self._edge = (self._step, self._places, self._counts)
         self._end_of_group()
 
-    def _next_group(self) -> dict[int, Any]:
-        """Give the place behind this group of epochs: rows that other ranks have no partner for are left out."""
-        if self._answer().status == ENDED:
-            return self._take()[0].places
+    def _skip_group(self) -> None:
+        """Go behind this group of epochs: rows that other ranks have no partner for are left out."""
+        if answer_of(self._run).status == ENDED:
+            step = self._take()[0]
+            self._places, self._counts = step.places, step.counts
+            return
         node, epoch = self._plan.node, self._running_epoch() + 1 if self._until is None else self._until
-        return {s: t if self._epoch_of(t) >= epoch else node.first(s, epoch) for s, t in self._places.items()}
+        for sub, token in self._places.items():
+            if self._epoch_of(token) < epoch:
+                self._places = {**self._places, sub: node.first(sub, epoch)}
+                self._counts = {**self._counts, sub: 0}
 
     # ---- place
 
     def state(self) -> State:
         """Give the place at the last step's edge at or before the batch handed over."""
-        step, places = self._edge
+        step, places, counts = self._edge
         source = self._plan.source if self._chain is None else self._chain.source
         held = {}
         for sub, token in places.items():
             place = self._plan.node.origin_of(token)
             found = source.snapshot_for(sub, place)
             held[sub] = (token, self._plan.source.snapshot_for(sub, place) if found is None else found)
-        return write(self._plan.identity, self._plan.shards, step, held)
+        return write(self._plan.identity, self._plan.shards, step, held, counts)
 
     def _forget(self) -> None:
         if self._chain is not None and self._places:
@@ -329,7 +319,8 @@ class StreamNode:
         self._step, places = read(state, self._plan.identity, self._plan.shards)
         mine(places, self._plan.subs, self._plan.shards)
         self._ready.clear()
-        self._go_to({s: places[s][0] for s in self._plan.subs})
+        self._go_to({s: places[s][0] for s in self._plan.subs}, {s: places[s][2] for s in self._plan.subs})
+        self._note("resumed")
         self._snapshots = [places[s][1] for s in self._plan.subs if places[s][1] is not None]
         self._plan.source.take_snapshots(self._snapshots)
         self._epoch = self._running_epoch()
@@ -341,6 +332,28 @@ class StreamNode:
             self._ready.clear()
             self._go_to(self._beginning(epoch))
             self._resumed, self._ended = True, False
+
+    # ---- ledger
+
+    def note_leg(self) -> None:
+        """Tell the ledger how this leg runs and where it begins."""
+        assert self.ledger is not None
+        batch, options = self._plan.batch, self.options
+        self.ledger.describe(
+            {
+                "micro": 1 if batch is None else batch.size,
+                "accumulation": options.accumulation,
+                "tail": options.tail,
+                "seed": options.seed,
+                "shards": self._plan.shards,
+                "step": self._step,
+                "fingerprint": digest({k: v for k, v in self._plan.identity.items() if k != "map"}),
+            }
+        )
+
+    def _note(self, event: str) -> None:
+        if self.ledger is not None:
+            self.ledger.event(event, Place(self._running_epoch()), self._step)
 
     # ---- end
 
@@ -373,17 +386,6 @@ class StreamNode:
         self._close_run()
 
 
-def asking(gather: Callable[[str], list[str]], place: Topology) -> Callable[[int, str], list[tuple[int, str]]]:
-    """Make the question to all data-parallel ranks out of a function that gathers a text from each process."""
-
-    def ask(ready: int, status: str) -> list[tuple[int, str]]:
-        answers = [text.split(" ") for text in gather(f"{place.dp_rank} {ready} {status}")]
-        found = of_ranks([(int(rank), Answer(int(n), word)) for rank, n, word in answers], place.dp_size)
-        return [(answer.ready, answer.status) for answer in found]
-
-    return ask
-
-
-def batches(feed: Feed, options: RunOptions) -> StreamNode:
+def batches(feed: Feed, options: RunOptions, ledger: Ledger | None = None) -> StreamNode:
     """Run a stream; this is what the loader calls."""
-    return StreamNode(feed, options)
+    return StreamNode(feed, options, ledger)

@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from thalweg.core.batch import Batch
 from thalweg.core.errors import ConfigError, SampleError
 from thalweg.core.sample import IGNORE_INDEX, INPUT_IDS, LABELS, LOSS_SPANS, Ragged, Sample
 from thalweg.feed import stages as st
-from thalweg.feed.batch import Collator
+from thalweg.feed.batch import Collator, row_digests
 from thalweg.feed.gather import Documents, Reader
 from thalweg.feed.slicing import Slicing
+from thalweg.feed.source import hash_ids
 from thalweg.feed.streampack import Piece
 
 Row = list[Piece]
@@ -78,6 +80,14 @@ class StreamBatcher:
             made.info.num_tokens = made.info.num_label_tokens = 0
             return made
         return self.batch([], size)
+
+
+def digests_of(rows: Sequence[Row]) -> NDArray[np.uint64]:
+    """Hash the ids and sources in each row, as they came with the data, to one number: uint64 (r,)."""
+    pieces = [p for row in rows for p in row]
+    offsets = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum([len(row) for row in rows], out=offsets[1:])
+    return row_digests(hash_ids([f"{p.source}/{p.id}" if p.source else str(p.id) for p in pieces]), offsets)
 
 
 def documents_of(rows: Sequence[Row]) -> Documents:

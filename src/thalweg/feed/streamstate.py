@@ -22,7 +22,9 @@ def sub_key(sub: int) -> str:
     return f"{SUB}{sub:06d}"
 
 
-def write(identity: Mapping[str, str], shards: int, step: int, places: Mapping[int, tuple[Any, Any]]) -> State:
+def write(
+    identity: Mapping[str, str], shards: int, step: int, places: Mapping[int, tuple[Any, Any]], rows: Mapping[int, int]
+) -> State:
     """Write a state.
 
     Args:
@@ -30,6 +32,7 @@ def write(identity: Mapping[str, str], shards: int, step: int, places: Mapping[i
         shards: number of all sub-streams.
         step: steps handed over.
         places: sub-stream -> (token, newest state of the source at or before it, or None).
+        rows: sub-stream -> rows that it gave in its epoch.
     """
     state: State = {
         "kind": KIND,
@@ -40,12 +43,15 @@ def write(identity: Mapping[str, str], shards: int, step: int, places: Mapping[i
         "step": str(step),
     }
     for sub, (token, snapshot) in sorted(places.items()):
-        state[sub_key(sub)] = json.dumps({"place": token, "source": snapshot}, separators=(",", ":"))
+        value = {"place": token, "source": snapshot, "rows": rows[sub]}
+        state[sub_key(sub)] = json.dumps(value, separators=(",", ":"))
     return state
 
 
-def read(state: Mapping[str, Any], identity: Mapping[str, str], shards: int) -> tuple[int, dict[int, tuple[Any, Any]]]:
-    """Read a state: steps handed over, and sub-stream -> (token, state of the source).
+def read(
+    state: Mapping[str, Any], identity: Mapping[str, str], shards: int
+) -> tuple[int, dict[int, tuple[Any, Any, int]]]:
+    """Read a state: steps handed over, and sub-stream -> (token, state of the source, rows of its epoch).
 
     Raises:
         StateError: another kind, a newer version, another feed, or another number of sub-streams.
@@ -76,7 +82,7 @@ def read(state: Mapping[str, Any], identity: Mapping[str, str], shards: int) -> 
     for key, text in state.items():
         if key.startswith(SUB):
             value = json.loads(text)
-            places[int(key.removeprefix(SUB))] = (value["place"], value["source"])
+            places[int(key.removeprefix(SUB))] = (value["place"], value["source"], int(value.get("rows", 0)))
     return int(state["step"]), places
 
 

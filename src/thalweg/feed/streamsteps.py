@@ -24,12 +24,16 @@ class StepRows:
         fillers: rows of weight zero behind each.
         epoch: of the first row.
         places: place of every sub-stream right after the step's last row.
+        keys: (sub-stream, epoch, number of the row in it) of the step's rows.
+        counts: rows of every sub-stream in its epoch up to `places`.
     """
 
     micros: list[list[Row]]
     fillers: list[int]
     epoch: int
     places: dict[int, Token]
+    keys: list[tuple[int, int, int]]
+    counts: dict[int, int]
 
 
 class EmptyPassError(InputError):
@@ -57,25 +61,42 @@ class Shape:
     packed: bool
 
 
-def steps(
-    node: EventNode, places: dict[int, Token], epochs: dict[int, int], shape: Shape, read: Any, *, whole: bool = True
-) -> Iterator[StepRows]:
+@dataclass(slots=True)
+class Stand:
+    """Where the sub-streams of a rank stand.
+
+    Args:
+        places: token of each.
+        counts: rows that each gave in its epoch.
+        epochs: epoch that each is in; they differ where some have ended theirs.
+    """
+
+    places: dict[int, Token]
+    counts: dict[int, int]
+    epochs: dict[int, int]
+
+    def copy(self) -> "Stand":
+        """Copy all three."""
+        return Stand(dict(self.places), dict(self.counts), dict(self.epochs))
+
+
+def steps(node: EventNode, stand: Stand, shape: Shape, read: Any, *, whole: bool = True) -> Iterator[StepRows]:
     """Give steps; the last item may have no micro-batch: it is the place where the group of epochs ended.
 
     Args:
-        node: the chain, restored to `places`.
-        places: of this rank's sub-streams; copied.
-        epochs: epoch that each sub-stream is in; they differ where some have ended theirs.
+        node: the chain, restored to the places of `stand`.
+        stand: of this rank's sub-streams; copied.
         shape: of a step.
         read: () -> items read so far, to tell an empty source from one whose items are all left out.
-        whole: `places` are the beginning of an epoch.
+        whole: the places are the beginning of an epoch.
 
     Raises:
         EmptyPassError: an epoch was read from its beginning, had items, and gave no row.
     """
-    now, first = dict(places), 0
+    now, first = stand.copy(), 0
     rows: list[Row] = []
-    given, began, epochs, before = 0, read(), dict(epochs), dict(now)
+    keys: list[tuple[int, int, int]] = []
+    given, began, before = 0, read(), now.copy()
     size = shape.micro * shape.accumulation
     for event in node:
         kind = event[0]
@@ -88,17 +109,18 @@ def steps(
                 if shape.until is not None and first >= shape.until:
                     break
             rows.append(event[VALUE] if shape.packed else [_single(event)])
-            now[sub] = event[TOKEN]
+            keys.append((sub, event[EPOCH], now.counts[sub]))
+            now.places[sub], now.counts[sub] = event[TOKEN], now.counts[sub] + 1
             given += 1
             if len(rows) == size:
-                yield _step(rows, shape, first, now)
-                rows, before = [], dict(now)
+                yield _step(rows, keys, shape, first, now)
+                rows, keys, before = [], [], now.copy()
             continue
-        now[sub] = event[TOKEN]
+        now.places[sub] = event[TOKEN]
         if kind != END:
             continue
-        epochs[sub] = event[EPOCH] + 1
-        if min(epochs.values()) <= event[EPOCH]:
+        now.epochs[sub], now.counts[sub] = event[EPOCH] + 1, 0
+        if min(now.epochs.values()) <= event[EPOCH]:
             continue
         if given == 0 and whole and read() > began:
             raise EmptyPassError(
@@ -108,16 +130,16 @@ def steps(
             )
         given, began, whole = 0, read(), True
         if rows and shape.tail in {"pad", "repeat"}:
-            yield _step(rows, shape, first, now)
-            rows = []
+            yield _step(rows, keys, shape, first, now)
+            rows, keys = [], []
         elif rows and shape.tail == "drop":
-            rows = []
+            rows, keys = [], []
         if not rows:
-            before = dict(now)
+            before = now.copy()
     if rows and shape.tail == "carry" and shape.until is None:
-        yield _step(rows, shape, first, now)
-        before = dict(now)
-    yield StepRows([], [], first, before)
+        yield _step(rows, keys, shape, first, now)
+        before = now.copy()
+    yield StepRows([], [], first, before.places, [], before.counts)
 
 
 def _single(event: Event) -> Piece:
@@ -126,11 +148,11 @@ def _single(event: Event) -> Piece:
     return Piece(sample, 0, len(ids) if ids is not None else 0, event[ID], event[SOURCE])
 
 
-def _step(rows: list[Row], shape: Shape, epoch: int, now: dict[int, Token]) -> StepRows:
+def _step(rows: list[Row], keys: list[tuple[int, int, int]], shape: Shape, epoch: int, now: Stand) -> StepRows:
     """Cut rows into micro-batches; what is missing is filler."""
     micros, fillers = [], []
     for k in range(shape.accumulation):
         part = rows[k * shape.micro : (k + 1) * shape.micro]
         micros.append(part)
         fillers.append(shape.micro - len(part))
-    return StepRows(micros, fillers, epoch, dict(now))
+    return StepRows(micros, fillers, epoch, dict(now.places), keys, dict(now.counts))

@@ -1,0 +1,48 @@
+"""Ranks of a stream as threads of one process, for tests of what they agree on."""
+
+import threading
+
+from thalweg.core.topology import Topology
+from thalweg.feed.loader import FeedLoader
+
+
+class Ranks:
+    """Ranks as threads that ask each other, as a process group would let them."""
+
+    def __init__(self, world):
+        self.world, self.texts = world, [""] * world
+        self.barrier = threading.Barrier(world)
+
+    def agree(self, rank):
+        def gather(text):
+            self.texts[rank] = text
+            self.barrier.wait(30)
+            out = list(self.texts)
+            self.barrier.wait(30)
+            return out
+
+        return gather
+
+    def run(self, feed, **more):
+        results = [None] * self.world
+
+        def one(rank):
+            loader = FeedLoader(feed, topology=Topology(rank, self.world), agree=self.agree(rank), **more)
+            got = []
+            try:
+                for batch in loader:
+                    got.append((batch.info.step, [i for row in batch.info.ids for i in row], batch.info.weight.sum()))
+                results[rank] = (got, None)
+            except BaseException as error:
+                self.error = error
+                results[rank] = (got, error)
+            finally:
+                loader.close()
+
+        threads = [threading.Thread(target=one, args=(r,)) for r in range(self.world)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join(60)
+        assert not any(t.is_alive() for t in threads)
+        return results
