@@ -279,15 +279,29 @@ def test_peek_gives_the_next_batch_and_moves_nothing():
         r.close()
 
 
-def test_a_printed_stream_says_what_its_window_holds_and_how_far_it_moves_samples():
-    # A49
-    feed = from_stream(range(3000)).shuffle(5, buffer_size=600).batch(1, collate="raw")
-    assert "blocks of 600 samples" in str(feed)
-    assert "moves by 200 places" in str(feed)
-    order = [int(i) for i in raw_ids(feed, 0, 1)]
+@pytest.mark.parametrize("size", [60, 600])
+def test_a_printed_stream_says_what_its_window_holds_and_how_far_it_moves_samples(size):
+    # A49 E13: more is more random, and costs as much more memory
+    read = []
+
+    def source():
+        for i in range(3000):
+            read.append(i)
+            yield i
+
+    feed = from_stream(source).shuffle(5, buffer_size=size).batch(1, collate="raw")
+    assert f"blocks of {size} samples, held in memory" in str(feed)
+    assert f"moves by {size // 3} places" in str(feed)
+    run = loader(feed, workers=0, tail="pad")
+    order = []
+    for batch in run:
+        order += [int(i) for row in batch.info.ids for i in row]
+        assert len(read) - len(order) < size
+    run.close()
     moved = np.abs(np.array(order) - np.arange(3000)).mean()
-    assert abs(moved - 200) < 20
-    assert all(abs(i - j) < 600 for j, i in enumerate(order))
+    assert abs(moved - size / 3) < size / 30
+    assert all(abs(i - j) < size for j, i in enumerate(order))
+    assert "blocks of 10,000 samples" in str(from_stream(source).shuffle())
 
 
 def test_random_numbers_of_a_sample_are_the_same_on_any_worker_rank_and_resume():
