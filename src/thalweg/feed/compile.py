@@ -8,7 +8,6 @@ asked of `feed.passes`.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,16 +15,19 @@ from numpy.typing import NDArray
 
 from thalweg.core.errors import ConfigError
 from thalweg.core.seeds import Key
+from thalweg.core.state import digest
 from thalweg.feed import stages as st
-from thalweg.feed.cuts import LabelsAfterCut, refuse_overlong
+from thalweg.feed.cuts import LabelsAfterCut
 from thalweg.feed.even import batch_packer
 from thalweg.feed.feed import Feed
 from thalweg.feed.mapped import Leaf, code_of_stage
+from thalweg.feed.nodeplans import NodePlans
 from thalweg.feed.passes import cached, kept_by
 from thalweg.feed.source import Source
+from thalweg.feed.tables import tables_of
 from thalweg.feed.views import Part, Union
 from thalweg.plan import pack
-from thalweg.plan.epoch import Order, Packed, Packer
+from thalweg.plan.epoch import Order, Packed
 from thalweg.plan.schedule import Schedule
 from thalweg.plan.table import SourceTable
 
@@ -185,14 +187,14 @@ def _planned(
         for leaf in leaves:
             leaf.maps = [m for m in leaf.maps if m not in row_maps]
     losses: dict[str, int] = {}
-    tables = [_table(leaf, packing, seed, losses) for leaf in leaves]
     mix = head if isinstance(head, st.Mix) else None
+    sums = mix is not None and "tokens" in (mix.by, mix.at)
+    tables = tables_of(leaves, packing, seed, losses, sums=sums)
     schedule = _schedule(mix, tables, seed)
     batching = _find(feed, st.BATCHING)
     packer = None
     if packing is not None:
-        refuse_overlong(leaves, packing)
-        packer = _packer(packing, leaves)
+        packer = RowPacker(packing, leaves)
     if isinstance(batching, st.Bucket | st.TokenBudget):
         if any(t.lengths is None for t in tables):
             raise ConfigError(
@@ -207,28 +209,10 @@ def _planned(
     order = Order(tables, schedule, packer=packer, seed=shuffled, repack=not never, counts=counts)
     out = Compiled(leaves, order, packing, batching, _find(feed, st.Balance), row_maps, losses=losses)
     _identify(out, mix, seed, shuffled)
+    if packer is not None:
+        arranged = digest({k: v for k, v in out.parts.items() if k != "balance"})
+        order.keeper = NodePlans(feed, seed, order, arranged)
     return out
-
-
-def _table(leaf: Leaf, packing: st.Pack | None, seed: int, losses: dict[str, int]) -> SourceTable:
-    """Put a source into the table; samples that can't be delivered leave it here."""
-    lengths, kept = leaf.source.lengths, None
-    if packing is not None:
-        assert lengths is not None
-        keep = lengths > 0
-        if packing.overlong == "drop":
-            keep &= lengths <= packing.longest // packing.align * packing.align
-        if not keep.all():
-            kept = np.flatnonzero(keep)
-            empty = int(np.count_nonzero(lengths == 0))
-            losses["empty"] = losses.get("empty", 0) + empty
-            losses["overlong"] = losses.get("overlong", 0) + len(lengths) - len(kept) - empty
-    shuffle = leaf.shuffle
-    own: Key = None
-    if shuffle is not None:
-        own = seed if shuffle.seed is None else shuffle.seed
-    locality = None if shuffle is None else shuffle.locality
-    return SourceTable(leaf.name, len(leaf.source), kept, lengths, own, leaf.repeats, locality)
 
 
 def _schedule(mix: st.Mix | None, tables: Sequence[SourceTable], seed: int) -> Schedule:
@@ -253,8 +237,24 @@ def _schedule(mix: st.Mix | None, tables: Sequence[SourceTable], seed: int) -> S
     )
 
 
-def _packer(stage: st.Pack, leaves: Sequence[Leaf]) -> Packer:
-    return partial(pack_rows, stage=stage, leaves=leaves)
+@dataclass(frozen=True, slots=True)
+class RowPacker:
+    """Packs the draws of a block, as a stage says."""
+
+    stage: st.Pack
+    leaves: Sequence[Leaf]
+
+    def __call__(self, lengths: NDArray[Any], source: NDArray[np.int32], index: Ints) -> Packed:
+        """Give the rows."""
+        return pack_rows(lengths, source, index, stage=self.stage, leaves=self.leaves)
+
+    def count(self, lengths: NDArray[Any], source: NDArray[np.int32], index: Ints) -> int | None:
+        """Count the rows from the lengths alone, where nothing is cut; else None."""
+        del source, index
+        stage = self.stage
+        if stage.policy != "best_fit" or stage.overlong in {"truncate", "split", "alone"}:
+            return None
+        return pack.count_best_fit(lengths, stage.capacities, max_docs=stage.max_docs, align=stage.align)
 
 
 def pack_rows(

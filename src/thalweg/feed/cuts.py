@@ -1,4 +1,4 @@
-"""Documents of a feed that are longer than a row: counted before anything is planned, and what a cut leaves of them.
+"""What a cut leaves of documents that are longer than a row.
 
 Decides how the tokens in the loss are counted after a cut: from the spans or labels that are stored. What becomes of
 long documents is `plan.pack_cut`.
@@ -10,40 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.core.errors import ConfigError
 from thalweg.core.sample import IGNORE_INDEX, LABELS, LOSS_SPANS, Ragged
-from thalweg.feed import stages as st
 from thalweg.feed.mapped import Leaf
 from thalweg.plan.labels import count_labels, cut_spans
 
 Ints = NDArray[np.int64]
-
-
-def refuse_overlong(leaves: Sequence[Leaf], stage: st.Pack) -> None:
-    """Refuse a packing that does not say what becomes of long documents, where there are any.
-
-    Raises:
-        ConfigError: their number and their share of the tokens, over all sources.
-    """
-    if stage.overlong is not None or stage.policy == "concat_split":
-        return
-    top = stage.longest // stage.align * stage.align
-    long = tokens = total = everything = 0
-    where = ""
-    for leaf in leaves:
-        lengths = leaf.source.lengths
-        assert lengths is not None
-        over = np.flatnonzero(lengths > top)
-        if len(over) and not where:
-            where = f"first: sample {over[0]} of source {leaf.name or leaf.source.fingerprint!r}"
-        long, tokens = long + len(over), tokens + int(lengths[over].sum(dtype=np.int64))
-        total, everything = total + len(lengths), everything + int(lengths.sum(dtype=np.int64))
-    if long:
-        raise ConfigError(
-            f"{long:,} of {total:,} samples ({tokens / everything:.1%} of the tokens) are longer than a row of {top:,}",
-            where=where,
-            fix="say overlong='drop', 'truncate', 'split' (plain text), 'alone' or 'error', or raise the capacity",
-        )
 
 
 class LabelsAfterCut:

@@ -83,10 +83,10 @@ def chunks(n: int) -> Iterator[Ints]:
         yield np.arange(at, min(at + CHUNK, n))
 
 
-def stored(path: Path, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
-    """Load an array, or make it and put it whole under its final name. Two makers at once are harmless."""
+def stored(path: Path, make: Callable[[], NDArray[Any]], *, mapped: bool = False) -> NDArray[Any]:
+    """Load (or map) an array, or make it and put it whole under its final name. Two makers at once are harmless."""
     if path.exists():
-        found: NDArray[Any] = np.load(path)
+        found: NDArray[Any] = np.load(path, mmap_mode="r" if mapped else None)
         return found
     made = make()
     path.parent.mkdir(parents=True, exist_ok=True)

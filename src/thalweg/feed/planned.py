@@ -338,6 +338,8 @@ class PlannedNode:
     def stats(self) -> dict[str, Any]:
         """Give counters and seconds by stage."""
         more = {} if self.micros.dealer is None else self.micros.dealer.stats()
+        if self.compiled.losses:
+            more = {**more, "left_out": dict(self.compiled.losses)}
         return {**self.meters.read(), **more, "epoch": self._epoch, "step": self._step}
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ no token: lengths come from the table.
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,18 @@ class Packed:
     start: Ints | None = None
     stop: Ints | None = None
     capacities: Ints | None = None
+
+
+class Keeper(Protocol):
+    """Keeps plans for others: processes of one node, and later runs."""
+
+    def block(self, epoch: int, number: int, plan: "Callable[[], Block]") -> "Block":
+        """Give a block that was kept, or plan it and keep it."""
+        ...
+
+    def counts(self, epoch: int) -> dict[int, int]:
+        """Give the rows of every block of an epoch, counted together; empty where that is not worth it."""
+        ...
 
 
 # Lengths, and the (source, index) of each -> rows
@@ -138,6 +150,7 @@ class Order:
         self.size = block or (PLAIN_BLOCK if packer is None else PACKED_BLOCK)
         self.repack = repack
         self.counts = {} if counts is None else counts
+        self.keeper: Keeper | None = None
         self._kept: OrderedDict[tuple[int, int], Block] = OrderedDict()
         self._stretches: dict[int, list[tuple[int, int, int]]] = {}
 
@@ -228,7 +241,12 @@ class Order:
         key = (epoch, number)
         block = self._kept.get(key)
         if block is None:
-            block = self._kept[key] = self._plan(epoch, number)
+            if self.keeper is None or self.packer is None:
+                block = self._plan(epoch, number)
+            else:
+                block = self.keeper.block(epoch, number, lambda: self._plan(epoch, number))
+            self._kept[key] = block
+            self.counts[key] = len(block)
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
         elif key in self._kept:  # another thread may just have let it go
@@ -247,8 +265,14 @@ class Order:
             block = Block(epoch, number, entry, source, index, np.arange(len(index) + 1))
         else:
             block = self._packed(Block(epoch, number, entry, source, index, np.arange(len(index) + 1)))
-        self.counts[epoch, number] = len(block)
         return block
+
+    def lay_blocks(self, size: int) -> None:
+        """Take other blocks: of so many draws. What was planned is forgotten."""
+        if size != self.size:
+            self.size = size
+            self._kept.clear()
+            self.counts.clear()
 
     def _packed(self, draws: Block) -> Block:
         """Pack a block of draws into rows, and put the rows in their order."""
@@ -270,6 +294,17 @@ class Order:
         first = np.minimum.reduceat(rows.order, rows.offsets[:-1]) if len(block) else rows.order
         return block.take(np.argsort(first, kind="stable"))
 
+    def count(self, epoch: int, number: int) -> int:
+        """Count the rows of a block without putting them in order, where its packer can."""
+        counted = getattr(self.packer, "count", None)
+        if counted is None or not self.repack:
+            return len(self._plan(epoch, number))
+        start, stop, _ = self.bounds(epoch, number)
+        source, draw = self.draws(epoch, start, stop)
+        index = self.samples(source, draw)
+        rows: int | None = counted(self.lengths(source, index), source, index)
+        return len(self._plan(epoch, number)) if rows is None else rows
+
     def num_rows(self, epoch: int, number: int) -> int:
         """Count the rows of a block; a packed block is planned for it once, its count is kept."""
         if self.packer is None:
@@ -282,7 +317,10 @@ class Order:
         """Count the rows of an epoch."""
         if self.packer is None:
             return self.num_draws(epoch)
-        return sum(self.num_rows(epoch, b) for b in range(self.num_blocks(epoch)))
+        numbers = range(self.num_blocks(epoch))
+        if self.keeper is not None and any((epoch, b) not in self.counts for b in numbers):
+            self.counts.update({(epoch, b): n for b, n in self.keeper.counts(epoch).items()})
+        return sum(self.num_rows(epoch, b) for b in numbers)
 
 
 def _span(segment: Segment, start: int, stop: int) -> tuple[NDArray[np.int32], Ints]:

@@ -4,6 +4,7 @@ Decides draw k of a source -> index of the sample, and back. Keep bits are appli
 (SEMANTICS 2.3). Arrays are handed in; where they lie (memory, a mapped manifest) is not known here.
 """
 
+from bisect import bisect_left
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -30,6 +31,8 @@ class SourceTable:
         seed: key of its permutation; None leaves it in order.
         repeats: how often it is drawn whole until it is used up.
         locality: None, or samples of a block that stay near each other.
+        gaps: instead of `kept`, int64, not falling: for each sample left out, in order, how many are kept before it.
+        kept_tokens: tokens of the samples kept, where they are known already.
     """
 
     name: str
@@ -39,6 +42,8 @@ class SourceTable:
     seed: Key = None
     repeats: int = 1
     locality: int | None = None
+    gaps: NDArray[np.int64] | None = None
+    kept_tokens: int | None = None
     _orders: "OrderedDict[int, Permutation | LocalPermutation]" = field(
         default_factory=OrderedDict[int, Permutation | LocalPermutation], repr=False
     )
@@ -47,15 +52,23 @@ class SourceTable:
     @property
     def n(self) -> int:
         """Count the samples that are delivered in one source epoch."""
-        return self.size if self.kept is None else len(self.kept)
+        if self.kept is not None:
+            return len(self.kept)
+        return self.size if self.gaps is None else self.size - len(self.gaps)
 
     @property
     def tokens(self) -> int:
         """Sum the tokens of one source epoch."""
+        if self.kept_tokens is not None:
+            return self.kept_tokens
         if self.lengths is None:
             return 0
-        lengths = self.lengths if self.kept is None else self.lengths[self.kept]
-        return int(lengths.sum(dtype=np.int64))
+        total = int(self.lengths.sum(dtype=np.int64))
+        if self.kept is not None:
+            return int(self.lengths[self.kept].sum(dtype=np.int64))
+        if self.gaps is None:
+            return total
+        return total - int(self.lengths[self.gaps + np.arange(len(self.gaps))].sum(dtype=np.int64))
 
     @property
     def mean(self) -> Fraction:
@@ -96,12 +109,20 @@ class SourceTable:
                 order = self.order(e)
                 assert order is not None
                 index[mine] = order(draws[mine] - e * n)
+        if self.gaps is not None:
+            return index + np.searchsorted(self.gaps, index, side="right")
         return index if self.kept is None else self.kept[index]
 
     def draw_of(self, sample: int, epoch: int) -> int | None:
         """Give the draw that delivers a sample in a source epoch; None where it is not kept."""
         place = sample
-        if self.kept is not None:
+        if self.gaps is not None:
+            gaps = self.gaps
+            out = bisect_left(range(len(gaps)), sample, key=lambda j: int(gaps[j]) + j)
+            if out < len(gaps) and int(gaps[out]) + out == sample:
+                return None
+            place -= out
+        elif self.kept is not None:
             place = int(np.searchsorted(self.kept, sample))
             if place >= len(self.kept) or self.kept[place] != sample:
                 return None

@@ -1,0 +1,181 @@
+"""The packed and mixed feed at 10^9 samples: the first batch, a resume anywhere, and what packing and mixing cost.
+
+Lengths are real (lognormal, mean 299, at most 4,096) and lie in a mapped file; tokens are made when they are read, so
+that the plan is what is measured. "cached" has the block's plan kept on the node, "cold" has only the table's sums.
+"""
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from harness import Case, Side, Work, main
+
+CAPACITY, SOURCES = 4_096, 20
+
+
+def prepare(folder: Path, size: Mapping[str, Any]) -> None:
+    """Write the lengths of all samples, 2 bytes each."""
+    part = min(size["samples"], 1_000_000)
+    base = np.clip(np.random.default_rng(0).lognormal(5.2, 1.0, part), 1, CAPACITY).astype(np.uint16)
+    with (folder / "lengths.bin").open("wb") as file:
+        for i in range(size["samples"] // part):
+            file.write(np.roll(base, i * 997).tobytes())
+
+
+class Mapped:
+    """Samples whose lengths lie in a file and whose tokens are ones."""
+
+    columns = ("input_ids",)
+    lineage: Mapping[str, Any] = {}
+
+    def __init__(self, path: Path, number: int = 0, of: int = 1) -> None:
+        lengths = np.memmap(path, np.uint16, "r")
+        n = len(lengths) // of
+        self.lengths = lengths[number * n : (number + 1) * n]
+        self.fingerprint, self.facts = f"mapped {len(lengths)} {number} {of}", {"length": self.lengths}
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def read(self, indices: Any, _columns: Any = None) -> Any:
+        from thalweg.core.sample import Ragged
+
+        offsets = np.zeros(len(indices) + 1, np.int64)
+        np.cumsum(self.lengths[indices], out=offsets[1:])
+        return {"input_ids": Ragged(np.ones(offsets[-1], np.int32), offsets)}
+
+    def ids(self, indices: Any) -> list[str]:
+        return [str(i) for i in indices.tolist()]
+
+    def id_hashes(self, indices: Any) -> Any:
+        return indices.astype(np.uint64)
+
+
+def feeds(folder: Path) -> dict[str, Any]:
+    """Give the feeds: plain, packed, and a mix of 20 sources by tokens with a schedule, shuffled and packed."""
+    from thalweg.feed.feed import Feed
+    from thalweg.feed.join import mix
+    from thalweg.feed.stages import From
+
+    path = folder / "lengths.bin"
+    names = [f"source {i}" for i in range(SOURCES)]
+    parts = {name: Feed((From(Mapped(path, i, SOURCES), name),)) for i, name in enumerate(names)}
+    early = {name: 1.0 + i for i, name in enumerate(names)}
+    late = {name: float(SOURCES - i) for i, name in enumerate(names)}
+    mixed = mix(parts, weights=[(0, early), (20e9, late)], by="tokens", at="tokens", on_exhausted="stop_all")
+    plain = Feed((From(Mapped(path), "all"),)).shuffle()
+    return {
+        "plain": plain.batch(64, pad="none"),
+        "packed": plain.pack(CAPACITY).batch(4),
+        "mixed": mixed.shuffle().pack(CAPACITY).batch(4),
+    }
+
+
+def loader_of(feed: Any) -> Any:
+    from thalweg.core.topology import Topology
+    from thalweg.feed.loader import FeedLoader
+
+    return FeedLoader(feed, topology=Topology(rank=3, world=8), epochs=None)
+
+
+def place(loader: Any, state: dict[str, str], fraction: float) -> dict[str, str]:
+    """Give the state of a place in the first epoch."""
+    block = int(loader.node.compiled.order.num_blocks(0) * fraction)
+    return {**state, "block": str(block), "row": "320", "row_in_epoch": str(block * 18_000 + 320), "rows_before": "0"}
+
+
+def resumes(kind: str, *, cached: bool) -> Callable[[Path, Mapping[str, Any]], Work]:
+    """Make a loader, load a state, take one batch; the table's sums are kept from an earlier start."""
+
+    def start(folder: Path, _size: Mapping[str, Any]) -> Work:
+        import os
+
+        cache = os.environ["THALWEG_CACHE"] = tempfile.mkdtemp(dir=folder)
+        feed = feeds(folder)[kind]
+        first = loader_of(feed)
+        state = first.state_dict()
+        seen: list[float] = []
+
+        def once(fraction: float) -> None:
+            began = time.perf_counter()
+            loader = loader_of(feed)
+            loader.load_state_dict(place(loader, state, fraction))
+            next(iter(loader))
+            seen.append(time.perf_counter() - began)
+            loader.close()
+
+        def run() -> Mapping[str, float]:
+            shutil.rmtree(Path(cache) / "plans", ignore_errors=True)
+            places = np.linspace(0.01, 0.99, 10).tolist()
+            if cached:
+                for fraction in places:
+                    once(fraction)
+            del seen[:]
+            for fraction in places:
+                once(fraction)
+            return {"units": len(places), "median ms": float(np.median(seen)) * 1e3, "worst ms": max(seen) * 1e3}
+
+        return Work(run)
+
+    return start
+
+
+def throughput(kind: str) -> Callable[[Path, Mapping[str, Any]], Work]:
+    """Walk some thousand batches from the first."""
+
+    def start(folder: Path, size: Mapping[str, Any]) -> Work:
+        import os
+
+        os.environ["THALWEG_CACHE"] = tempfile.mkdtemp(dir=folder)
+        feed = feeds(folder)[kind]
+        loader = loader_of(feed)
+
+        def run() -> int:
+            tokens = 0
+            for batch in loader:
+                tokens += batch.info.num_tokens
+                if tokens >= size["tokens"]:
+                    break
+            return tokens
+
+        return Work(run)
+
+    return start
+
+
+HUGE = {"full": {"samples": 10**9, "tokens": 50_000_000}, "smoke": {"samples": 10**6, "tokens": 500_000}}
+CASES = [
+    *(
+        Case(
+            name=f"resume anywhere in 10^9 samples, {kind}",
+            unit="resumes",
+            prepare=prepare,
+            sides={
+                "block cached": Side(resumes(kind, cached=True)),
+                "cold": Side(resumes(kind, cached=False)),
+            },
+            sizes=HUGE,
+            rounds=3,
+        )
+        for kind in ("packed", "mixed")
+    ),
+    Case(
+        name="tokens of a feed at 10^9 samples",
+        unit="tokens",
+        prepare=prepare,
+        sides={
+            "packed, 20 sources by tokens with a schedule": Side(throughput("mixed")),
+            "packed": Side(throughput("packed")),
+            "plain": Side(throughput("plain")),
+        },
+        sizes=HUGE,
+        rounds=3,
+    ),
+]
+
+if __name__ == "__main__":
+    main(__file__, CASES)
