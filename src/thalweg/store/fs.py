@@ -4,12 +4,14 @@ Decides how a file is finished (temporary name, fsync, link or rename) and how a
 format.
 """
 
+import ctypes
 import errno
 import fcntl
 import os
 import secrets
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -47,6 +49,17 @@ def sync_file(path: Path) -> None:
         os.fsync(file.fileno())
 
 
+def allocate(fd: int, start: int, size: int) -> bool:
+    """Take room for bytes that will be written to a file, without changing its size; False where that cannot be."""
+    keep_size = 1
+    return not _fallocate()(fd, keep_size, ctypes.c_int64(start), ctypes.c_int64(size))
+
+
+@cache
+def _fallocate() -> Callable[..., int]:
+    return getattr(ctypes.CDLL(None), "fallocate", None) or (lambda *_: -1)
+
+
 def write_whole(path: Path, data: bytes, *, exclusive: bool = False, sync: bool = True) -> bool:
     """Let a file appear under its name with all of its bytes.
 
@@ -59,25 +72,32 @@ def write_whole(path: Path, data: bytes, *, exclusive: bool = False, sync: bool 
     Returns:
         False where `exclusive` found a file, else True.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            file.write(data)
-            if sync:
+    while True:
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+        try:
+            with temporary.open("xb") as file:
+                with suppress(OSError):  # a lock shows that this process lives; not all file systems have them
+                    fcntl.flock(file, fcntl.LOCK_EX)
+                file.write(data)
                 file.flush()
-                os.fsync(file.fileno())
-        if exclusive:
-            try:
-                os.link(temporary, path)
-            except FileExistsError:
-                return False
-        else:
-            temporary.rename(path)
-        if sync:
-            sync_folder(path.parent)
-        return True
-    finally:
-        temporary.unlink(missing_ok=True)
+                if sync:
+                    os.fsync(file.fileno())
+                try:
+                    if exclusive:
+                        os.link(temporary, path)
+                    else:
+                        temporary.rename(path)
+                except FileExistsError:
+                    return False
+                except FileNotFoundError:  # taken for a dead one's just before the lock
+                    if not path.parent.is_dir():
+                        raise
+                    continue
+            if sync:
+                sync_folder(path.parent)
+            return True
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 class Life:

@@ -1,5 +1,6 @@
 """Many writers of one set: declared, whole or missing by name, merged by anyone."""
 
+import fcntl
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from records_rows import equal, token_rows
 
 import thalweg as tw
 from thalweg.core.errors import RecordsError
-from thalweg.store.records import PartWriter, declare_parts, merge_parts
+from thalweg.store.records import PartWriter, create_records, declare_parts, merge_parts
 
 
 def write_part(path, part, parts, rows, **options):
@@ -96,6 +97,28 @@ def test_files_put_elsewhere_are_named_and_may_be_moved_in(tmp_path):
             (tmp_path / f"attempt{k}" / name).rename(tmp_path / "set" / name)
     merge_parts(tmp_path / "set")
     assert all(map(equal, tw.open_records(tmp_path / "set"), token_rows(40) + token_rows(40, seed=1)))
+
+
+def test_a_manifest_that_was_half_written_is_removed_by_the_next_start_and_a_living_one_is_not(tmp_path):
+    program = f"""
+import os, signal
+from pathlib import Path
+from thalweg.store import fs
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+os.link = die
+fs.write_whole(Path({str(tmp_path / "set" / "manifest.0")!r}), b"x", exclusive=True)
+"""
+    (tmp_path / "set").mkdir()
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -9
+    (half,) = (tmp_path / "set").iterdir()
+    living = half.with_name(".parts.0.0123456789abcdef.tmp")
+    with living.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with create_records(tmp_path / "set", sync=False) as w:
+            w.write({"n": 1})
+        assert living.exists()
+        assert not half.exists()
 
 
 def test_parts_can_be_appended(tmp_path):

@@ -214,3 +214,73 @@ def test_a_damaged_manifest_is_refused(tmp_path):
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(IntegrityError, match="manifest"):
         tw.open_records(tmp_path / "set")
+
+
+def test_plain_rows_come_back_whatever_stands_between_them(tmp_path):
+    """Rows of arrays alone take a short way once a block of them was written; everything else ends it."""
+    ids = np.arange(60, dtype=np.int32)
+    buffer = np.empty(50, np.int32)
+
+    def odd(i):
+        return {
+            20_000: {"input_ids": ids[::3]},  # not contiguous
+            20_500: {"input_ids": list(range(5))},
+            21_000: {"input_ids": ids[:4], "n": 7},
+            21_001: {"n": 8},
+            30_000: {"input_ids": ids[:0]},
+        }.get(i)
+
+    expected = []
+    with tw.create_records(tmp_path / "set", sync=False, shard_bytes="1MB") as w:
+        for i in range(40_000):
+            row = odd(i)
+            if row is None:
+                buffer[:] = i  # the caller uses its array again
+                row = {"input_ids": buffer[: i % 50]}
+            assert w.write(row, id="x" if i == 22_000 else None) == i
+            expected.append(odd(i) or {"input_ids": np.full(i % 50, i, np.int32)})
+        assert len(w) == 40_000
+        w.write_batch({"input_ids": [[1, 2]]})
+        for _ in range(3):
+            w.write({"input_ids": ids})
+    expected += [{"input_ids": np.array([1, 2])}, *[{"input_ids": ids}] * 3]
+    rec = tw.open_records(tmp_path / "set", verify=True)
+    assert len(rec) == len(expected)
+    for got, row in zip(rec, expected, strict=True):
+        assert got.keys() == row.keys()
+        assert all(np.array_equal(got[k], row[k]) for k in row)
+    assert rec.ids([22_000, 22_001]) == ["x", "22001"]
+    rec.verify("full")
+    with tw.create_records(tmp_path / "again", sync=False) as w:
+        for i, row in enumerate(expected):
+            w.write(row, id="x" if i == 22_000 else None)
+    assert tw.open_records(tmp_path / "again").fingerprint == rec.fingerprint
+
+
+def test_several_plain_columns_come_back_and_an_array_of_another_type_is_no_surprise(tmp_path):
+    def row(i):
+        long = np.arange(i % 9, dtype=np.int64 if i % 30_000 else np.int16)
+        return {"input_ids": np.full(i % 7, i, np.int32), "labels": np.full(i % 7, -i), "extra": long}
+
+    rec = write(tmp_path / "set", (row(i) for i in range(35_000)))
+    for i in (0, 1, 8191, 8192, 29_999, 30_000, 30_001, 34_999):
+        assert all(np.array_equal(rec[i][k], v) and rec[i][k].dtype == v.dtype for k, v in row(i).items())
+    rec.verify("full")
+
+
+def test_joining_rows_that_look_alike_reads_few_of_them_again(tmp_path, monkeypatch):
+    """Packed rows have one length, begin and end alike: chunks of the fingerprint end somewhere all the same."""
+    from thalweg.store.records.reread import Reread
+
+    rng = np.random.default_rng(5)
+    ids = rng.integers(3, 99, (3000, 64)).astype(np.int32)
+    ids[:, 0], ids[:, -1] = 1, 2
+    again = []
+    read = Reread.__call__
+    monkeypatch.setattr(Reread, "__call__", lambda self, k, a, b: again.append(b - a) or read(self, k, a, b))
+    for part in (ids[:1500], ids[1500:]):
+        with tw.create_records(tmp_path / "set", sync=False, append=True) as w:
+            w.write_batch({"input_ids": Ragged(part.reshape(-1), np.arange(1501) * 64)})
+    assert sum(again) < 1000
+    whole = write(tmp_path / "whole", [{"input_ids": r} for r in ids])
+    assert tw.open_records(tmp_path / "set").fingerprint == whole.fingerprint

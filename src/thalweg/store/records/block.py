@@ -17,6 +17,7 @@ from thalweg.store.records import hashing
 from thalweg.store.records.column import ABSENT, Column, from_batch, from_values, pieces, prepared
 from thalweg.store.records.fingerprint import Content
 from thalweg.store.records.kinds import JSON, NULL, STANDARD, Kind, conform, join, of
+from thalweg.store.records.plain import Plain
 
 MAX_COLUMNS = 1000
 KeyList = tuple[str, ...]
@@ -31,6 +32,11 @@ class Block:
     keys: list[KeyList]
     key_of: NDArray[np.int32]
     own_ids: list[str | None] | None = None
+
+    @classmethod
+    def of(cls, plain: Plain) -> "Block":
+        """Make one of rows that were gathered the short way. It holds until more are gathered."""
+        return cls(plain.n, plain.columns(), [plain.keys], np.zeros(plain.n, np.int32))
 
     def split(self, rows: int, nbytes: int) -> "Iterator[Block]":
         """Cut into blocks of at most so many rows and about so many bytes, without copying."""
@@ -127,6 +133,7 @@ class Rows:
     def __init__(self, declared: Mapping[str, Kind] | None) -> None:
         self.declared = declared
         self.kinds: dict[str, Kind] = {}
+        self.plain: dict[str, Kind] | None = None  # types of the last block, where all of its rows were plain arrays
         self._clear()
 
     def _clear(self) -> None:
@@ -245,9 +252,18 @@ class Rows:
         columns = {k: from_values(p.values, p.kind, holes=p.holes) for k, p in self._pending.items()}
         self.kinds.update({k: c.kind for k, c in columns.items()})
         ids = self._ids if self._any_id else None
+        even = len(self._keys) == 1 and ids is None and bool(columns)
+        even = even and all(p.plain is not None and not p.holes for p in self._pending.values())
+        self.plain = {k: c.kind for k, c in columns.items()} if even else None
         block = Block(self.n, columns, list(self._keys), np.array(self._key_of, np.int32), ids)
         self._clear()
         return block
+
+    def put_back(self, plain: Plain) -> None:
+        """Take rows that were gathered the short way, as the long way would have."""
+        for row in zip(*(c.to_list() for c in plain.columns().values()), strict=True):
+            self.add(dict(zip(plain.keys, row, strict=True)), None)
+        plain.clear()
 
     def from_columns(self, columns: Mapping[str, Any], ids: Sequence[str] | None) -> Block:
         """Take whole columns: Ragged, numbers (n,) or lists of values, of equal length.

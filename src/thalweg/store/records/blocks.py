@@ -5,13 +5,14 @@ Decides how a row number becomes a block and how a block becomes readable. Knows
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from xxhash import xxh3_64_intdigest, xxh3_128_hexdigest
+from xxhash import xxh3_128_hexdigest
 
 from thalweg.core.errors import IntegrityError
+from thalweg.store.records.checksum import block_checksum
 from thalweg.store.records.manifest import HEAD, File, Layout, Manifest
 from thalweg.store.records.region import FileReads, Region
 
@@ -47,9 +48,11 @@ class BlockTable:
         self.single = len(self.layouts) == 1
 
     def _load(self, manifest: Manifest, load: Callable[[File], NDArray[np.uint8]]) -> list[NDArray[np.int64]]:
-        raw = [checked(load(file), file).view(np.int64) for file in manifest.indexes]
+        raw = self._raw = [checked(load(file), file).view(np.int64) for file in manifest.indexes]
+        self._index_of = np.array([s.index for s in manifest.shards], np.int64)
         if len(raw) == 1 and len(self.layouts) == 1:
-            return [raw[0].reshape(-1, self.layouts[0].width)]
+            width = self.layouts[0].width
+            return [raw[0][: len(self.shard) * width].reshape(-1, width)]
         pieces: list[list[NDArray[np.int64]]] = [[] for _ in self.layouts]
         for shard in manifest.shards:
             width = self.layouts[shard.layout].width
@@ -71,6 +74,15 @@ class BlockTable:
         matrix: NDArray[np.int64] = self._matrices[self.layout[block]]
         entry: NDArray[np.int64] = matrix[self.row_of_matrix[block]]
         return entry
+
+    def checksum(self, block: int, data: Any) -> int | None:
+        """Compute the checksum of the bytes of a block; None where they are damaged for certain."""
+        entry = self.entry(block).tolist()
+        raw = self._raw[self._index_of[self.shard[block]]].view(np.uint16)
+        at = entry[HEAD - 1]
+        ends = raw[at + 1 : at + 1 + int(raw[at])]
+        n = int(self.first[block + 1] - self.first[block])
+        return block_checksum(data, n, entry, self.layouts[self.layout[block]], ends)
 
     def slot(self, layout: int, column: int, which: int, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
         """Give places in the region of one buffer of one column in blocks of one layout; -1 where there is none."""
@@ -149,7 +161,7 @@ class Touch:
             data: memoryview | bytes = self._memory.bytes[place + first : place + end].data
         else:
             data = self._memory.read(shard, first, end - first)
-        if xxh3_64_intdigest(data) != int(self._table.entry(block)[3]) % 2**64:
+        if self._table.checksum(block, data) != int(self._table.entry(block)[3]) % 2**64:
             raise damaged(self._name_of(shard), first, end)
 
 

@@ -1,7 +1,7 @@
 """Light hashes of values and rows: the same for equal values, however they are kept.
 
-Of an array of rank 1 only its length, its first and its last element enter; the rest is hashed in chunks of rows, by
-`fingerprint`. Every other value enters whole. Knows no file.
+Of an array of rank 1 only its length and its first, middle and last element enter; the rest is hashed in chunks of
+rows, by `fingerprint`. Every other value enters whole. Knows no file.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,10 +17,13 @@ _SEEDS = {name: xxh3_64_intdigest(name.encode()) for name in ("int", "float", "s
 
 
 def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Scramble 64-bit words one to one (the finaliser of splitmix64)."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    """Scramble 64-bit words one to one (the finaliser of splitmix64); always a new array."""
+    x = x ^ (x >> np.uint64(30))
+    x *= np.uint64(0xBF58476D1CE4E5B9)
+    x ^= x >> np.uint64(27)
+    x *= np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    return x
 
 
 @lru_cache(maxsize=4096)
@@ -56,18 +59,40 @@ def of_numbers(values: NDArray[Any], base: str) -> NDArray[np.uint64]:
 
 def bits(values: NDArray[Any]) -> NDArray[np.uint64]:
     """Give numbers as their bits, -0.0 apart from 0.0; uint64 (n,)."""
-    return np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}").astype(np.uint64)
+    return np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}").astype(np.uint64, copy=True)
+
+
+_LENGTH, _FIRST, _MIDDLE, _LAST = (
+    np.uint64(k) for k in (0x9E6C63D0876A9A47, 0x9FB21C651E98DF25, 0xD6E8FEB86659FD93, 0x8EBC6AF09C88C6E3)
+)
 
 
 def of_arrays(base: str, values: NDArray[Any], offsets: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Hash arrays of rank 1 lightly: type, length, first and last element; uint64 (n,)."""
+    """Hash arrays of rank 1 lightly: type, length, first, middle and last element; uint64 (n,)."""
     lengths = np.diff(offsets)
-    out = mix(lengths.view(np.uint64) ^ np.uint64(array_tag(base, 1)))
+    out = lengths.view(np.uint64) * _LENGTH
+    out += np.uint64(array_tag(base, 1))
     if not len(values):
         return out
-    some = lengths > 0
-    first, last = bits(values[np.minimum(offsets[:-1], len(values) - 1)]), bits(values[offsets[1:] - 1])
-    return np.where(some, mix(out + first) + mix(last), out)
+    starts, ends, middle = offsets[:-1], offsets[1:] - 1, offsets[:-1] + (lengths >> 1)
+    if lengths.all():
+        out += _elements(values, starts, middle, ends)
+        return out
+    some = np.flatnonzero(lengths)
+    out[some] += _elements(values, starts[some], middle[some], ends[some])
+    return out
+
+
+def _elements(
+    values: NDArray[Any], starts: NDArray[np.int64], middle: NDArray[np.int64], ends: NDArray[np.int64]
+) -> NDArray[np.uint64]:
+    out = bits(values[starts])
+    out *= _FIRST
+    for at, factor in ((middle, _MIDDLE), (ends, _LAST)):
+        found = bits(values[at])
+        found *= factor
+        out += found
+    return out
 
 
 @lru_cache(maxsize=4096)

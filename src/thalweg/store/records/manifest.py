@@ -12,7 +12,7 @@ from xxhash import xxh3_128_hexdigest
 from thalweg.core.errors import IntegrityError, RecordsError
 from thalweg.store.records.fingerprint import Print
 
-FORMAT, VERSION = "thalweg.records", 1
+FORMAT, VERSION = "thalweg.records", 2
 T = TypeVar("T", bound=msgspec.Struct)
 
 
@@ -76,7 +76,7 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 OWN_ID, ID_HASH, KEYS, SHAPE = "__id", "__id_hash", "__keys", "__shape:"
-HEAD = 4  # first row in the shard, first byte, end byte, checksum (bits of xxh3_64)
+HEAD = 5  # first row in the shard, first byte, end byte, checksum (bits of xxh3_64), place of its ends in the index
 
 
 class Shard(msgspec.Struct, frozen=True):

@@ -15,12 +15,12 @@ from thalweg.core.sample import INPUT_IDS
 from thalweg.store import fs
 from thalweg.store.records.block import Block
 from thalweg.store.records.facts import FactFile, of_block
-from thalweg.store.records.fingerprint import Printer
+from thalweg.store.records.fingerprint import Printer, ends_of
 from thalweg.store.records.kinds import NULL, Kind, join, parse
-from thalweg.store.records.manifest import FORMAT, VERSION, Fact, File, Layout, Manifest, Shard
+from thalweg.store.records.manifest import FORMAT, HEAD, VERSION, Fact, File, Layout, Manifest, Shard
 from thalweg.store.records.shard import ShardFile, Written, widths_for
 
-BLOCK_BYTES = 8 << 20
+BLOCK_BYTES = 16 << 20
 
 
 class PartFiles:
@@ -79,8 +79,10 @@ class PartFiles:
             shard = self._shard = ShardFile(path, block, self._widths)
             self._made.append(path)
         shard.note_keys(block)
-        self._printer.add(block.light(), block.contents())
-        shard.write(block)
+        light = block.light()
+        ends = ends_of(light)
+        hashed = shard.write(block, ends)
+        self._printer.add(light, ends, block.contents(), hashed)
         for name, column in block.columns.items():
             self.kinds[name] = join(self.kinds.get(name, NULL), column.kind)
         for name, values in facts.items():
@@ -139,19 +141,23 @@ class PartFiles:
         )
 
     def _write_index(self) -> tuple[File, list[Layout], list[Shard]]:
+        """Write the entries of all blocks, and after them, for each block, how many ends it has and which."""
         layouts: list[Layout] = []
         shards: list[Shard] = []
-        pieces: list[bytes] = []
-        at = 0
+        ends: list[Any] = []
+        at, place = 0, 4 * sum(done.index.size for done in self._done)  # bytes; and in 2 bytes
         for done in self._done:
             if done.layout not in layouts:
                 layouts.append(done.layout)
-            raw = done.index.tobytes()
             number = layouts.index(done.layout)
             shards.append(Shard(done.path.name, done.rows, done.size, done.checksum, len(done.index), number, 0, at))
-            pieces.append(raw)
-            at += len(raw)
-        data = b"".join(pieces)
+            at += done.index.nbytes
+            for k, some in enumerate(done.ends):
+                done.index[k, HEAD - 1] = place
+                ends.append(np.concatenate([np.array([len(some)], np.uint16), some]))
+                place += len(some) + 1
+        raw = b"".join([*(done.index.tobytes() for done in self._done), *(e.tobytes() for e in ends)])
+        data = raw.ljust(-(-len(raw) // 8) * 8, b"\0")
         path = self.folder / f"{self.prefix}.index"
         if self._done:
             self._made.append(path)

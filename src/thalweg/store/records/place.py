@@ -20,6 +20,7 @@ from thalweg.store.records.manifest import Manifest, unpack
 
 _MANIFEST, _PARTS = re.compile(r"manifest\.(\d+)"), re.compile(r"parts\.(\d+)")
 _PART = re.compile(r"part\.(\d+)\.(\d{5})")
+_HALF = re.compile(r"\.(?:manifest|parts|part)\.[\d.]+\.[0-9a-f]{16}\.tmp")  # on its way to one of these
 _OWNED = re.compile(r"((?:data|part|merged)-[\w-]+)\.(?:\d{5}\.arrow(?:\.tmp)?|index|[\w.-]+\.npy|quarantine\.jsonl)")
 
 
@@ -129,6 +130,7 @@ def sweep(folder: Path) -> list[str]:
         found = [(n, m[1]) for n in names if (m := _OWNED.fullmatch(n))]
         removed += [n for n, prefix in found if prefix in dead and n not in named]
         removed += [lives[prefix] for prefix in sorted(dead)]
+    removed += [n for n in names if _HALF.fullmatch(n) and not fs.is_alive(folder / n)]
     for name in removed:
         (folder / name).unlink(missing_ok=True)
     return removed

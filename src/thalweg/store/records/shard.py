@@ -4,34 +4,33 @@ Decides which blocks a shard can still take, and the checksums of its pieces. Kn
 shard.
 """
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from xxhash import xxh3_64, xxh3_128_hexdigest
+from xxhash import xxh3_128_hexdigest
 
 from thalweg.store import fs
 from thalweg.store.records import arrow
 from thalweg.store.records.block import Block
+from thalweg.store.records.checksum import HashedSink, in_pieces
 from thalweg.store.records.column import Column, from_values
 from thalweg.store.records.kinds import JSON, NULL, Kind, join, parse
 from thalweg.store.records.manifest import HEAD, ID_HASH, KEYS, OWN_ID, Layout, Stored
 
-_STEP = 256 << 10  # bytes hashed and then written while they are in the cache
 _IDS = ("row", "column", "own")
 
 
 @dataclass(slots=True)
 class Written:
-    """A finished shard. `index`: int64 (blocks, layout.width)."""
+    """A finished shard. `index`: int64 (blocks, layout.width); `ends`: of each block, rows after which a piece ends."""
 
     path: Path
     layout: Layout
     index: NDArray[np.int64]
+    ends: list[NDArray[np.uint16]]
     rows: int
     size: int
     checksum: str
@@ -40,45 +39,6 @@ class Written:
 def ids_mode(block: Block) -> str:
     """Say where the ids of a block's rows come from."""
     return "own" if block.own_ids is not None else "column" if "id" in block.columns else "row"
-
-
-class HashedSink:
-    """A file for Arrow to write into, which hashes the bytes on their way, piece by piece."""
-
-    closed = False
-
-    def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-        self._hash = xxh3_64()
-        self.size = 0
-
-    def write(self, data: Any) -> int:
-        """Write all of a buffer."""
-        self._hash.update(data)
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._fd, view) :]
-        self.size += len(data)
-        return len(data)
-
-    def cut(self) -> int:
-        """Give the hash of what was written since the last cut."""
-        found = self._hash.intdigest()
-        self._hash.reset()
-        return found
-
-    def tell(self) -> int:
-        """Bytes written so far."""
-        return self.size
-
-    def flush(self) -> None:
-        """Do nothing: nothing is held back."""
-
-    def close(self) -> None:
-        """Close the file. Twice is fine."""
-        if not self.closed:
-            self.closed = True
-            os.close(self._fd)
 
 
 class ShardFile:
@@ -101,8 +61,9 @@ class ShardFile:
         self._schema = arrow.schema(self._all)
         self._sink = HashedSink(self._temporary)
         self._writer = pa.ipc.new_file(self._sink, self._schema)
-        self._blocks: list[tuple[int, int, int, int]] = []  # rows before, first byte, end, hash
+        self._blocks: list[tuple[int, int, int, int, int]] = []  # rows before, first byte, end, hash, place of ends
         self._digests: list[int] = []
+        self._ends: list[NDArray[np.uint16]] = []
         self.rows = 0
 
     @property
@@ -120,21 +81,37 @@ class ShardFile:
             return False
         return _IDS.index(ids_mode(block)) <= _IDS.index(self.ids)
 
-    def write(self, block: Block) -> None:
-        """Add a block."""
+    def write(self, block: Block, ends: NDArray[np.int64]) -> dict[str, NDArray[np.uint64]]:
+        """Add a block.
+
+        Args:
+            block: the rows.
+            ends: rows after which a chunk of the fingerprint ends.
+
+        Returns:
+            Hashes of the pieces between ends, uint64 (len(ends) + 1,), of the array columns that are hashed here.
+        """
         arrays: list[pa.Array] = []
+        pieces: list[str] = []
         for how in self.columns:
-            arrays += arrow.arrays(block.columns.get(how.name), how, block.n)
+            column = block.columns.get(how.name)
+            arrays += arrow.arrays(column, how, block.n)
+            if column is not None and column.offsets is not None and len(column.values) and in_pieces(how):
+                at = column.offsets[np.concatenate([[0], ends, [block.n]])] * column.values.itemsize
+                self._sink.expect(arrays[-1].buffers()[3].address, at.tolist())
+                pieces.append(how.name)
         for how in self._all[len(self.columns) :]:
             arrays += arrow.arrays(self._hidden(how.name, block), how, block.n)
         for name, column in block.columns.items():
             self._kinds[name] = _widened(self._kinds[name], column.kind)
         first = self.size
         self._writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
-        digest = self._sink.cut()
+        digest, found = self._sink.cut()
         self._digests.append(digest)
-        self._blocks.append((self.rows, first, self.size, digest))
+        self._blocks.append((self.rows, first, self.size, digest, 0))
+        self._ends.append(ends.astype(np.uint16))
         self.rows += block.n
+        return dict(zip(pieces, found, strict=True))
 
     def _hidden(self, name: str, block: Block) -> Column:
         known = np.array([self.keys.setdefault(k, len(self.keys)) for k in block.keys], np.int32)
@@ -154,7 +131,7 @@ class ShardFile:
     def close(self, *, sync: bool) -> Written:
         """Finish the file, find its buffers, take its checksums, and give it its name."""
         self._writer.close()
-        self._digests.append(self._sink.cut())
+        self._digests.append(self._sink.cut()[0])
         self._sink.close()
         columns = [Stored(c.name, str(self._kinds[c.name]), c.width, c.shape) for c in self.columns]
         layout = Layout(columns, [list(k) for k in self.keys], self.keyed, self.ids)
@@ -163,7 +140,7 @@ class ShardFile:
             fs.sync_file(self._temporary)
         size = self._temporary.stat().st_size
         self._temporary.rename(self.path)
-        return Written(self.path, layout, index, self.rows, size, checksum)
+        return Written(self.path, layout, index, self._ends, self.rows, size, checksum)
 
     def _index(self, layout: Layout) -> NDArray[np.int64]:
         """Find the buffers of all blocks in the finished file."""

@@ -3,7 +3,7 @@
 Decides what may be written where, when rows become a block, and what becomes of a bad row. Knows no bytes of a shard.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -14,13 +14,14 @@ from thalweg.core.sizes import to_bytes
 from thalweg.store import fs
 from thalweg.store.quarantine import Quarantine
 from thalweg.store.records import place
-from thalweg.store.records.block import Rows
+from thalweg.store.records.block import Block, Rows
 from thalweg.store.records.generation import publish
 from thalweg.store.records.manifest import Manifest
 from thalweg.store.records.part import PartFiles, parse_schema
+from thalweg.store.records.plain import Plain
 from thalweg.store.remote import is_url
 
-BLOCK_ROWS = 4096
+BLOCK_ROWS = 8192
 
 
 class RowWriter:
@@ -29,11 +30,14 @@ class RowWriter:
     def __init__(self, files: PartFiles, schema: Mapping[str, Any] | None, quarantine: Quarantine | None) -> None:
         self._files, self._quarantine = files, quarantine
         self._rows = Rows(parse_schema(schema))
+        self._plain: Plain | None = None  # the short way, while all rows are plain arrays of the same columns
+        self._fast: Callable[[Sample], int] | None = None
+        self._next = 0
         self._open = True
 
     def __len__(self) -> int:
         """Rows written so far by this writer."""
-        return self._files.rows + self._rows.n
+        return self._next
 
     def write(self, sample: Sample, id: str | None = None) -> int:  # noqa: A002
         """Add one row.
@@ -50,10 +54,21 @@ class RowWriter:
             SampleError: a value that does not fit, with on_error="raise".
             RecordsError: the writer is closed.
         """
-        rows = self._rows
-        number = self._files.rows + rows.n
-        if not self._open:
-            self._must_be_open()
+        fast = self._fast
+        if fast is not None and id is None and type(sample) is dict and (took := fast(sample)):
+            number = self._next
+            self._next = number + 1
+            if took > 1:
+                self._flush()
+            return number
+        return self._write(sample, id)
+
+    def _write(self, sample: Sample, id: str | None) -> int:  # noqa: A002
+        self._must_be_open()
+        if self._plain is not None:
+            self._rows.put_back(self._plain)
+            self._plain = self._fast = None
+        rows, number = self._rows, self._next
         try:
             rows.add(sample, id)
             if self._quarantine is not None and self._files.vocab_size is not None:
@@ -68,6 +83,7 @@ class RowWriter:
                 raise found from error
             self._quarantine.put(sample, found, row=number)
             return -1
+        self._next = number + 1
         if rows.n >= BLOCK_ROWS or rows.nbytes >= self._files.block_bytes:
             self._flush()
         return number
@@ -92,9 +108,11 @@ class RowWriter:
         """
         self._must_be_open()
         self._flush()
-        first = len(self)
+        self._plain = self._fast = None
+        first = self._next
         if columns:
             block = self._rows.from_columns(columns, ids)
+            self._next += block.n
             with fs.writing(self._files.folder):
                 for piece in block.split(BLOCK_ROWS, self._files.block_bytes):
                     self._files.put(piece)
@@ -105,9 +123,20 @@ class RowWriter:
             raise RecordsError("this writer is closed: the row would be in no set", fix="write inside the with block")
 
     def _flush(self) -> None:
-        if self._rows.n:
-            with fs.writing(self._files.folder):
-                self._files.put(self._rows.take())
+        with fs.writing(self._files.folder):
+            if self._plain is not None:
+                if self._plain.n:
+                    self._files.put(Block.of(self._plain))
+                    self._plain.clear()
+                    self._fast = self._plain.add
+                return
+            if not self._rows.n:
+                return
+            self._files.put(self._rows.take())
+        kinds, checks = self._rows.plain, self._quarantine is not None and self._files.vocab_size is not None
+        if kinds and not checks:
+            self._plain = Plain(kinds, BLOCK_ROWS, self._files.block_bytes)
+            self._fast = self._plain.add
 
 
 class RecordsWriter(RowWriter):
