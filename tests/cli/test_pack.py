@@ -82,3 +82,61 @@ def test_text_has_a_line_for_each_policy(records):
     assert "400 documents" in result.stdout
     assert "nothing left out" in result.stdout
     assert "s1:" in result.stdout
+
+
+def a_feed(tmp_path, records, words):
+    path, lengths = records
+    code = f"import thalweg as tw\nfeed = tw.from_records({path!r}).shuffle(){words}\n"
+    (tmp_path / "data.py").write_text(code)
+    return f"{tmp_path}/data.py:feed", lengths
+
+
+# E18 C36 C23
+def test_a_feed_is_packed_ahead_and_its_rows_are_counted(tmp_path, records):
+    target, lengths = a_feed(tmp_path, records, f".pack({CAPACITY}, overlong='drop').batch(2)")
+    code, out = run(target, "--epochs", "2")
+    assert code == 0
+    fits = lengths[lengths <= CAPACITY]
+    (plan,) = out["plans"]
+    assert plan["policy"] == "best_fit"
+    assert plan["rows"] == out["rows"]["0"]
+    assert set(out["rows"]) == {"0", "1"}
+    assert plan["packed_tokens"] == fits.sum()
+    assert plan["left_out"]["overlong"] == {"documents": len(lengths) - len(fits), "tokens": lengths.sum() - fits.sum()}
+    assert plan["tokens"] == lengths.sum()
+    assert plan["documents"] == len(lengths)
+    code, out = run(target, "-p", "fill", "-p", "concat_split", "-c", "512", "--overlong", "truncate")
+    assert [p["policy"] for p in out["plans"]] == ["fill", "concat_split"]
+    assert {p["capacity"] for p in out["plans"]} == {512}
+    text = CliRunner().invoke(cli, ["pack", target]).stdout
+    assert "rows counted ahead" in text
+    assert "overlong" in text
+
+
+# E19 E20 E49
+@pytest.mark.parametrize("pad_to", ["boundary", "longest"])
+def test_the_shapes_of_buckets_are_listed_with_what_they_waste(tmp_path, records, pad_to):
+    words = f".bucket([32, 128, 600], [16, 4, 1, 1], pad_to={pad_to!r}, pad_to_multiple_of=8)"
+    target, lengths = a_feed(tmp_path, records, words)
+    code, out = run(target)
+    assert code == 0
+    b = out["batches"]
+    assert b["samples"] == len(lengths)
+    assert b["tokens"] == lengths.sum()
+    assert sum(b["shapes"].values()) == b["batches"] == out["rows"]["0"]
+    if pad_to == "boundary":
+        assert set(b["shapes"]) == {"16x32", "4x128", "1x600"}
+    assert b["distinct_shapes"] <= 3 * 75  # widths are multiples of 8, so their number is bounded
+    waste = b["shares_of_padding"]
+    assert waste["to_longest"] == pytest.approx(1 - lengths.sum() / (len(lengths) * lengths.max()))
+    assert waste["packed"] < waste["padding"] < 0.8 * waste["to_longest"]
+    assert "shapes" in CliRunner().invoke(cli, ["pack", target]).stdout
+
+
+def test_a_feed_that_packs_nothing_says_what_to_add(tmp_path, records):
+    target, _ = a_feed(tmp_path, records, ".batch(2)")
+    code, out = run(target)
+    assert code == 1
+    assert "packs nothing" in out["error"]["what"]
+    assert run(target, "-c", "600")[1]["plans"][0]["rows"] > 0
+    assert run(records[0])[1]["error"]["fix"] == "-c 4096"

@@ -1,6 +1,7 @@
-"""`thalweg pack`: what packing costs and saves on the lengths of a record set, computed ahead, no token read.
+"""`thalweg pack`: what packing costs and saves on the lengths of a record set or a feed, computed ahead, no token read.
 
-Decides which policies are compared and how the report reads. The plans are those of `plan.pack`.
+Decides which policies are compared and how the report reads. The plans are those of `plan.pack`; what is asked of a
+feed is worked out by `feed.packreport`.
 """
 
 from time import perf_counter
@@ -10,8 +11,11 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg.check.target import load_target, split_settings, split_target
 from thalweg.cli.output import json_option, print_json, say
-from thalweg.core.errors import RecordsError
+from thalweg.cli.packfeed import Asked, feed_result, feed_text
+from thalweg.cli.simulate import feed_of
+from thalweg.core.errors import ConfigError, RecordsError
 from thalweg.plan.labels import count_labels, cut_spans
 from thalweg.plan.pack import plan
 from thalweg.plan.pack_cut import Loss
@@ -23,7 +27,9 @@ BLOCK = 1 << 20  # documents planned together: bounds the memory, costs less tha
 
 @click.command("pack")
 @click.argument("target")
-@click.option("--capacity", "-c", type=click.IntRange(min=1), required=True, help="Tokens of a row.")
+@click.option(
+    "--capacity", "-c", type=click.IntRange(min=1), help="Tokens of a row; of a feed: instead of what its .pack says."
+)
 @click.option(
     "--policy",
     "-p",
@@ -40,23 +46,37 @@ BLOCK = 1 << 20  # documents planned together: bounds the memory, costs less tha
 @click.option("--align", type=click.IntRange(min=1), default=1, help="Documents take up a multiple of this.")
 @click.option("--max-docs", type=click.IntRange(min=1), help="Documents of a row at most.")
 @click.option("--by", metavar="COLUMN", help="Shares for each value of this text column, such as source.")
+@click.option("--epochs", type=click.IntRange(min=1), default=1, help="Of a feed: count the rows of so many epochs.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of a feed: the loader's seed.")
 @json_option
 def command(
     *,
     target: str,
-    capacity: int,
+    capacity: int | None,
     policies: tuple[str, ...],
     overlong: str | None,
     align: int,
     max_docs: int | None,
     by: str | None,
+    epochs: int,
+    seed: int,
     as_json: bool,
 ) -> None:
-    """Compare packing policies on the lengths of the record set TARGET.
+    """Compare packing policies on the lengths of the record set TARGET, or report on the feed TARGET (file.py:feed).
 
     Prints rows against the lower bound, fill, documents of a row, what is cut or left out, and how far documents
-    move. Nothing is written: a feed plans its own rows, by the same functions.
+    move. Of a feed the rows are counted ahead, in parallel, and the counts stay on this machine for its loaders.
     """
+    if split_target(target) is not None or split_settings(target) is not None:
+        asked = Asked(capacity, policies, overlong, align, max_docs)
+        result = feed_result(feed_of(load_target(target), target), asked, epochs, seed)
+        if as_json:
+            print_json(result)
+        else:
+            click.echo("\n".join(feed_text(result, _table)))
+        return
+    if capacity is None:
+        raise ConfigError("a record set does not say how long rows are", where="pack", fix="-c 4096")
     from thalweg.store.records import open_records  # noqa: PLC0415  (pyarrow loads with it)
 
     records = open_records(target)
@@ -129,11 +149,18 @@ def _padding(records: Any, capacity: int) -> dict[str, float]:
 
 def _text(result: dict[str, Any], plans: list[dict[str, Any]], *, detailed: bool) -> list[str]:
     first = plans[0]
-    head = f"{'policy':14} {'rows':>10} {'over bound':>10} {'fill':>9} {'docs a row':>16}"
     lines = [
         f"{result['records']}: {first['documents']:,} documents, {first['tokens']:,} tokens",
         f"rows of {first['capacity']:,}; without packing {result['padding']['to_capacity']:.1%} of them is padding",
         "",
+    ]
+    return lines + _table(plans, detailed=detailed)
+
+
+def _table(plans: list[dict[str, Any]], *, detailed: bool) -> list[str]:
+    """Give one line a plan, and the numbers behind it where asked."""
+    head = f"{'policy':14} {'rows':>10} {'over bound':>10} {'fill':>9} {'docs a row':>16}"
+    lines = [
         f"{head} {'cut':>8} {'left out':>9} {'lag':>8}",
     ]
     for p in plans:

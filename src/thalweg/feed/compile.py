@@ -257,10 +257,10 @@ class RowPacker:
         return pack.count_best_fit(lengths, stage.capacities, max_docs=stage.max_docs, align=stage.align)
 
 
-def pack_rows(
+def plan_of(
     lengths: NDArray[Any], source: NDArray[np.int32], index: Ints, *, stage: st.Pack, leaves: Sequence[Leaf]
-) -> Packed:
-    """Pack the draws of one block."""
+) -> pack.Plan:
+    """Plan the rows of the draws of one block."""
     more: dict[str, Any] = {}
     if stage.overlong in {"truncate", "split"}:
         for name in ("label_tokens", "media_tokens"):
@@ -269,7 +269,7 @@ def pack_rows(
                 more[name] = values
         more["kept_labels"] = LabelsAfterCut(leaves, source, index)
     overlong = "error" if stage.overlong == "drop" else stage.overlong
-    rows = pack.plan(
+    return pack.plan(
         lengths,
         stage.capacity,
         policy=stage.policy,
@@ -277,7 +277,14 @@ def pack_rows(
         align=stage.align,
         max_docs=stage.max_docs,
         **more,
-    ).rows
+    )
+
+
+def pack_rows(
+    lengths: NDArray[Any], source: NDArray[np.int32], index: Ints, *, stage: st.Pack, leaves: Sequence[Leaf]
+) -> Packed:
+    """Pack the draws of one block."""
+    rows = plan_of(lengths, source, index, stage=stage, leaves=leaves).rows
     pieces = rows.pieces
     if pieces is None:
         return Packed(rows.order, rows.offsets, capacities=rows.capacities)

@@ -55,10 +55,10 @@ class Shapes:
 
     def cost(self, block: Block) -> Costs:
         """Give the padded tokens of each batch of a block, float64 (r,), narrow ones apart from wide ones."""
-        sizes, widths = self._shapes(block)
+        sizes, widths = self.shapes(block)
         return (widths * 1e6 + sizes).astype(np.float64)
 
-    def _shapes(self, block: Block) -> tuple[Ints, Ints]:
+    def shapes(self, block: Block) -> tuple[Ints, Ints]:
         """Give rows and width of each batch of a block."""
         if "batch width" not in block.sums:
             block.sums["batch rows"], block.sums["batch width"] = self._count(block)
@@ -86,7 +86,7 @@ class Shapes:
         """Give (rows, width) that hold every batch of these spans: the micro-batch of all ranks."""
         rows, width = 1, 1
         for span in spans:
-            sizes, widths = self._shapes(order.block(span.epoch, span.block))
+            sizes, widths = self.shapes(order.block(span.epoch, span.block))
             rows = max(rows, int(sizes[span.start : span.stop].max(initial=0)))
             width = max(width, int(widths[span.start : span.stop].max(initial=0)))
         return rows, width
