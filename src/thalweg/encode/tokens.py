@@ -8,9 +8,10 @@ import json
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -72,14 +73,21 @@ def shared_tokenizer(path_or_object: Any) -> Any:
 _LOADED: "WeakValueDictionary[str, Any]" = WeakValueDictionary()
 
 
-def pipeline(tokenizer: Any) -> dict[str, Any] | None:
-    """Read the steps of a fast tokenizer as data, without truncation and padding; None for one in plain Python."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
-        return None
-    steps = cast("dict[str, Any]", json.loads(backend.to_str()))
-    steps["truncation"] = steps["padding"] = None
-    return steps
+class _Model(msgspec.Struct):
+    """The part of a tokenizer that makes ids; its merges, half of the file, are passed over."""
+
+    type: str = ""
+    vocab: Any = None
+    byte_fallback: bool | None = None
+
+
+class _Steps(msgspec.Struct):
+    """What a fast tokenizer does to a text, in order."""
+
+    model: _Model
+    normalizer: dict[str, Any] | None = None
+    pre_tokenizer: dict[str, Any] | None = None
+    added_tokens: list[dict[str, Any]] = []
 
 
 def tokenizer_digest(tokenizer: Any) -> str:
@@ -90,11 +98,18 @@ def tokenizer_digest(tokenizer: Any) -> str:
     Returns:
         32 hex characters.
     """
-    steps = pipeline(tokenizer)
-    if steps is None:
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
         steps = {"class": type(tokenizer).__name__, "vocab": tokenizer.get_vocab()}
-    steps["ends"] = [getattr(tokenizer, name, None) for name in ("bos_token_id", "eos_token_id", "pad_token_id")]
-    text = json.dumps(steps, sort_keys=True, ensure_ascii=False, default=str)
+        text = json.dumps(steps, sort_keys=True, ensure_ascii=False, default=str)
+    else:
+        text = backend.to_str()
+        if backend.truncation is not None or backend.padding is not None:
+            plain = type(backend).from_str(text)
+            plain.no_truncation()
+            plain.no_padding()
+            text = plain.to_str()
+    text += repr([getattr(tokenizer, name, None) for name in ("bos_token_id", "eos_token_id", "pad_token_id")])
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
@@ -143,7 +158,8 @@ class Vocabulary:
             {str(t): int(tokenizer.convert_tokens_to_ids(t)) for t in getattr(tokenizer, "all_special_tokens", [])}
         )
         size = _size(tokenizer)
-        steps = pipeline(tokenizer)
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        steps = None if backend is None else msgspec.json.decode(backend.to_str(), type=_Steps)
         return cls(
             size=size,
             bos_id=tokenizer.bos_token_id,
@@ -153,7 +169,7 @@ class Vocabulary:
             suffix=tuple(dressed[at + len(plain) :]),
             special=special,
             widths=_byte_widths(steps, size) if steps else None,
-            composes=bool(steps and (steps["normalizer"] or {}).get("type") == "NFC"),
+            composes=bool(steps and (steps.normalizer or {}).get("type") == "NFC"),
         )
 
 
@@ -164,27 +180,27 @@ def _size(tokenizer: Any) -> int:
     return max([len(tokenizer), *(int(i) + 1 for i in getattr(tokenizer, "added_tokens_decoder", {}))])
 
 
-def _byte_widths(steps: dict[str, Any], size: int) -> NDArray[np.int32] | None:
+def _byte_widths(steps: _Steps, size: int) -> NDArray[np.int32] | None:
     if not _is_byte_level(steps):
         return None
     letters = set(byte_alphabet())
     widths = np.zeros(size, np.int32)
-    for word, i in steps["model"]["vocab"].items():
+    for word, i in steps.model.vocab.items():
         if i < size:
             widths[i] = len(word) if letters.issuperset(word) else len(word.encode())
-    for token in steps["added_tokens"]:
+    for token in steps.added_tokens:
         if token["lstrip"] or token["rstrip"]:
             return None  # such a token swallows the spaces beside it: its width depends on the text
         widths[token["id"]] = len(token["content"].encode())
     return widths
 
 
-def _is_byte_level(steps: dict[str, Any]) -> bool:
-    if steps["model"]["type"] != "BPE" or steps["model"].get("byte_fallback"):
+def _is_byte_level(steps: _Steps) -> bool:
+    if steps.model.type != "BPE" or steps.model.byte_fallback:
         return False
-    if (steps["normalizer"] or {"type": "NFC"})["type"] != "NFC":
+    if (steps.normalizer or {"type": "NFC"})["type"] != "NFC":
         return False
-    cutter: dict[str, Any] = steps["pre_tokenizer"] or {"type": ""}
+    cutter: dict[str, Any] = steps.pre_tokenizer or {"type": ""}
     parts: list[dict[str, Any]] = cutter.get("pretokenizers", [cutter])
     levels = [p for p in parts if p["type"] == "ByteLevel"]
     return len(levels) == 1 and not levels[0]["add_prefix_space"] and parts[-1] is levels[0]
