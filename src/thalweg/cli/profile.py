@@ -1,0 +1,62 @@
+"""`thalweg profile TARGET`: what a loop waits for; `thalweg profile diff A B`: what a change did.
+
+Decides the command's options. What is measured is `check.profile`.
+"""
+
+from pathlib import Path
+
+import click
+
+from thalweg.cli.output import json_option, own_prints_aside, print_json
+
+
+@click.command(
+    name="profile",
+    help="Measure where a step's time goes in TARGET (file.py:feed, data.yaml), or compare two saved profiles: "
+    "thalweg profile diff A B.",
+)
+@click.argument("target")
+@click.argument("saved", nargs=-1)
+@click.option("--steps", type=int, default=50, show_default=True, help="Batches to measure.")
+@click.option("--train-ms", type=float, default=0.0, show_default=True, help="What a step of training takes.")
+@click.option("--workers", type=int, default=None, help="Workers of the loader.")
+@click.option("--save", type=click.Path(dir_okay=False, path_type=Path), default=None, help="Keep the profile here.")
+@click.option("--trace", type=click.Path(dir_okay=False), default=None, help="Write every call for chrome://tracing.")
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), default=None, help="Write one HTML page.")
+@json_option
+def command(
+    target: str,
+    saved: tuple[str, ...],
+    *,
+    steps: int,
+    train_ms: float,
+    workers: int | None,
+    save: Path | None,
+    trace: str | None,
+    html: Path | None,
+    as_json: bool,
+) -> None:
+    """Measure, or compare; print shares, verdict and advice."""
+    from thalweg.check.profile import profile  # noqa: PLC0415 (numpy is needed for the run, not for --help)
+    from thalweg.check.profiles import Profile, compared  # noqa: PLC0415
+    from thalweg.check.terminal import show  # noqa: PLC0415
+
+    if target == "diff":
+        if len(saved) != 2:
+            raise click.UsageError("diff takes two saved profiles.")
+        report = compared(Profile.load(saved[0]), Profile.load(saved[1]))
+        data = report.to_dict()
+    else:
+        if saved:
+            raise click.UsageError("one target at a time; two saved profiles are compared by: diff A B")
+        with own_prints_aside(as_json):
+            made = profile(target, steps, train=train_ms / 1000, workers=workers, trace=trace)
+        if save is not None:
+            made.save(save)
+        report, data = made.report(), made.to_dict()
+    if html is not None:
+        html.write_text(report.html(), "utf-8")
+    if as_json:
+        print_json(data)
+    else:
+        show(report)
