@@ -20,6 +20,7 @@ _WHERE = {
     "from_records": "thalweg.feed.open",
     "from_files": "thalweg.feed.open",
     "from_dataset": "thalweg.feed.open",
+    "from_megatron": "thalweg.feed.binidx",
     "mix": "thalweg.feed.join",
     "Loader": "thalweg.bind.loader",
     "load_config": "thalweg.bind.config",
@@ -46,6 +47,7 @@ __all__ = [
     "doctor",
     "from_dataset",
     "from_files",
+    "from_megatron",
     "from_records",
     "from_stream",
     "inspect",
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
     from thalweg.core.errors import ThalwegError
     from thalweg.core.sample import Ragged
     from thalweg.core.topology import Topology
+    from thalweg.feed.binidx import from_megatron
     from thalweg.feed.feed import Feed
     from thalweg.feed.join import concat, mix
     from thalweg.feed.open import from_dataset, from_files, from_records, from_stream

@@ -17,6 +17,7 @@ from thalweg.core.batch import BatchInfo
 from thalweg.core.errors import ConfigError
 from thalweg.core.sample import INPUT_IDS, LABELS, LOSS_SPANS, Ragged, Sample
 from thalweg.encode.collate import DIALECTS
+from thalweg.encode.collate_theirs import collate_by
 from thalweg.feed import stages as st
 from thalweg.feed.gather import MASK, PROVENANCE, Documents, Reader
 from thalweg.feed.rowmap import map_rows
@@ -215,8 +216,7 @@ class Collator:
             )
         while len(samples) < n + filler:  # a function can't make filler: the first sample again, with weight zero
             samples.append(samples[0])
-        given: dict[str, Any] = dict(self.stage.collate(samples))
-        return given
+        return collate_by(self.stage.collate, samples)
 
     def row_samples(self, documents: Documents) -> list[Sample]:
         """Give each row as a dict of its arrays, or each sample as it is where nothing is packed."""

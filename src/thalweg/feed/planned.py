@@ -10,7 +10,7 @@ from typing import Any
 
 from thalweg.core.allocator import keep_freed_memory
 from thalweg.core.batch import Batch
-from thalweg.core.errors import StateError
+from thalweg.core.errors import ConfigError, StateError
 from thalweg.core.state import State
 from thalweg.feed import stages as st
 from thalweg.feed.announce import announced
@@ -25,6 +25,7 @@ from thalweg.feed.mapread import read_ahead, words_of
 from thalweg.feed.meters import Meters
 from thalweg.feed.micros import Micro, Micros
 from thalweg.feed.node import RunOptions
+from thalweg.feed.rowsof import place_of
 from thalweg.feed.together import can, lay_out_together
 from thalweg.plan.steps import Place
 
@@ -127,6 +128,21 @@ class PlannedNode:
         self._place = Place(int(state["epoch"]), int(state["block"]), int(state["row"]), index, base)
         self._step, self._epoch = int(state["step"]), self._place.epoch
         self._started, self._resumed = False, True
+        self._drop()
+        if self.ledger is not None:
+            self.ledger.event("resumed", self._place, self._step)
+
+    def seek(self, rows: int) -> None:
+        """Go to the place behind so many rows of the run, over all ranks; only where rows carry over to the next epoch.
+
+        Raises:
+            ConfigError: another tail.
+            InputError: an epoch without a row.
+        """
+        if self.options.tail != "carry":
+            raise ConfigError(f"tail={self.options.tail!r} leaves rows out or repeats some", fix='tail="carry"')
+        self._place, self._resumed = place_of(self.micros.order, Place(), rows), True
+        self._step, self._epoch, self._started = rows // self.micros.size, self._place.epoch, False
         self._drop()
         if self.ledger is not None:
             self.ledger.event("resumed", self._place, self._step)

@@ -16,7 +16,7 @@ from thalweg.encode import ChatEncoder, qwen_tokenizer  # noqa: E402
 needs_shared = pytest.mark.skipif(not tiny.SHARED.exists(), reason="no ../shared/data beside the checkout")
 pytestmark = [
     pytest.mark.slow,
-    *(pytest.mark.filterwarnings(f"ignore::{w}Warning") for w in ("Future", "Deprecation", "User", "Pending")),
+    *(pytest.mark.filterwarnings(f"ignore::{w}Warning") for w in ("Future", "Deprecation", "User")),
 ]
 WORDS = {
     "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "logging_steps": 1, "save_steps": 2,
@@ -32,7 +32,9 @@ def _no_telemetry(monkeypatch):
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return qwen_tokenizer()
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(str(qwen_tokenizer()))
 
 
 def losses(trainer):
@@ -63,7 +65,7 @@ def same_after_a_break(make, folder):
 @needs_shared
 def test_sft_on_real_conversations_resumes_exactly(tmp_path, tokenizer):
     chat = tw.from_files(str(tiny.SHARED / "data/chat/alpaca_en_demo.json")).take(60)
-    chat = chat.map(ChatEncoder(tokenizer, max_length=96)).cache(str(tmp_path / "cache"))
+    chat = chat.map(ChatEncoder(qwen_tokenizer(), max_length=96)).cache(str(tmp_path / "cache"))
     parts = chat.split({"train": 0.8, "val": 0.2})
     SFTTrainer = tw.bind.trainer.with_feed(trl.SFTTrainer)  # noqa: N806
 
@@ -97,8 +99,8 @@ def test_dpo_on_preference_pairs_resumes_exactly_and_uses_trls_collator(tmp_path
 
     def make(folder):
         return DPOTrainer(
-            model=tiny.model(),
-            ref_model=tiny.model(),
+            model=tiny.model(len(tokenizer)),
+            ref_model=tiny.model(len(tokenizer)),
             args=trl.DPOConfig(str(folder), max_length=64, per_device_eval_batch_size=5, **WORDS),
             train_dataset=feed.shuffle(),
             eval_dataset=feed.take(7),

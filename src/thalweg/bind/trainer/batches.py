@@ -9,6 +9,7 @@ from typing import Any
 
 from thalweg.bind.loader import Loader
 from thalweg.core.batch import Batch
+from thalweg.encode.collate_theirs import collate_by
 
 Collate = Callable[[list[Any]], Any] | None
 
@@ -25,7 +26,7 @@ def finished(batch: Batch, collate: Collate, spare: list[Any]) -> Batch:
         return batch
     samples = batch["samples"]
     spare[:] = samples[:1] or spare
-    return Batch(dict(collate(samples or spare)), info=batch.info)
+    return Batch(collate_by(collate, samples or spare), info=batch.info)
 
 
 class TrainBatches:
