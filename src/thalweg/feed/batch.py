@@ -40,9 +40,9 @@ class LazyInfo(BatchInfo):
     __slots__ = ("_names", "whole_label_tokens")
 
     def __init__(self, names: Names, *, labels_shifted: bool) -> None:
-        super().__init__(labels_shifted=labels_shifted)
-        self._names, self.whole_label_tokens = names, 0
-        del self.ids, self.sources
+        # not the parent's __init__: it would make lists and an array that are overwritten at once
+        self.epoch = self.step = self.micro = self.num_tokens = self.num_label_tokens = self.whole_label_tokens = 0
+        self.last, self.step_label_tokens, self.labels_shifted, self._names = True, None, labels_shifted, names
 
     def __getattr__(self, name: str) -> Any:
         """Look both up, once."""

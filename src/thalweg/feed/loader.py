@@ -106,6 +106,7 @@ class FeedLoader:
         place, asked = self._find_place(topology)
         accumulation = _accumulation(feed, place, gradient_accumulation_steps, global_batch_size)
         self.feed, self.topology, self._finish = feed, place, self._find_finish(return_tensors, device)
+        self._begins = self._finish if isinstance(self._finish, FinishAhead) else None  # asked once: a slow question
         self._agree = agree = agree or asked
         self.options = RunOptions(
             place, epochs, max_steps, accumulation, tail or ("drop" if epochs == 1 else "carry"), seed, workers,
@@ -175,8 +176,8 @@ class FeedLoader:
         if self._finish is None:
             return batch
         done = self.pace.timed(self._finish, batch)
-        if self._warm and isinstance(self._finish, FinishAhead):  # the first batch waits for none behind it
-            self._finish.ahead(self.node.coming(self._finish.lead))
+        if self._warm and self._begins is not None:  # the first batch waits for none behind it
+            self._begins.ahead(self.node.coming(self._begins.lead))
         self._warm = True
         return done
 

@@ -39,9 +39,9 @@ class Lookahead(Generic[T]):
 
     def pop(self) -> T:
         """Give the next item and move past it."""
-        item = self.peek()
-        self._seen.popleft()
-        return item
+        if not self._seen:
+            self.peek()
+        return self._seen.popleft()
 
     def coming(self, n: int) -> list[T]:
         """Give the next n items without moving; fewer where the end or an error comes first."""

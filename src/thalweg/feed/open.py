@@ -26,6 +26,8 @@ class RecordsSource:
         columns: columns to read; None reads all.
     """
 
+    ours = True  # no code of the user's is run when it is read, so any thread may
+
     def __init__(self, records: Any, columns: Sequence[str] | None = None) -> None:
         self.records = records
         names = column_names(records)

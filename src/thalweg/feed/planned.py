@@ -14,7 +14,8 @@ from thalweg.core.errors import ConfigError, StateError
 from thalweg.core.state import State
 from thalweg.feed import stages as st
 from thalweg.feed.announce import announced
-from thalweg.feed.batch import Collator, row_digests
+from thalweg.feed.batch import Collator, LazyInfo, row_digests
+from thalweg.feed.behind import made_behind
 from thalweg.feed.compile import Compiled
 from thalweg.feed.even import fixed
 from thalweg.feed.gather import Documents, Reader, request_of, select
@@ -28,7 +29,9 @@ from thalweg.feed.node import RunOptions
 from thalweg.feed.rowsof import place_of
 from thalweg.feed.together import can, lay_out_together
 from thalweg.plan.steps import Place
+from thalweg.work.cpus import usable_cpus
 
+Made = tuple[dict[str, Any], LazyInfo]  # values of a batch, and what is told beside them
 KIND, VERSION = "planned", "1"
 AHEAD_BATCHES = 16  # micro-batches gathered in one call: about where the cost a call no longer shows
 AHEAD_TOKENS = 1 << 18  # and no more tokens than stay in the cache
@@ -207,9 +210,13 @@ class PlannedNode:
 
     def __next__(self) -> Batch:
         """Hand over the next micro-batch and move past it."""
-        self.peek()
-        assert self._ahead is not None
-        batch, micro = self._ahead.pop()
+        if self._ahead is None:
+            raise StopIteration
+        try:
+            batch, micro = self._ahead.pop()
+        except StopIteration:
+            self._started, self._ahead = False, None  # a finished `for`: the next one is the next
+            raise
         self._epoch = micro.step.epoch
         if self.ledger is not None and micro.digests is not None:
             self.ledger.add(micro.number, micro.micro, micro.spans, micro.digests)
@@ -248,10 +255,7 @@ class PlannedNode:
         chosen = announced(planned, [leaf.source for leaf in self.compiled.leaves])
         stage = words_of(self.compiled.leaves)
         if stage is None or self.options.workers == 0:
-            for group, documents in chosen:
-                with self.meters.time("read"):
-                    self.reader.read(documents)
-                yield from self._made(group, documents)
+            yield from self._inline(chosen)
             return
         asked = ((pair, request_of(pair[1])) for pair in chosen)
         results = read_ahead(
@@ -264,6 +268,26 @@ class PlannedNode:
         )
         for (group, documents), result in self.meters.waiting("map", results):
             self.reader.fill(documents, result)
+            self._digest(group, documents)
+            yield from self._made(group, documents)
+
+    def _inline(self, chosen: Iterator[tuple[list[Micro], Documents]]) -> Iterator[tuple[Batch, Micro]]:
+        """Read here, and lay out batch by batch; where a CPU is free, a thread reads what comes behind."""
+
+        def read(pair: tuple[list[Micro], Documents]) -> Documents:
+            group, documents = pair
+            with self.meters.time("read"):
+                self.reader.read(documents)
+                self._digest(group, documents)
+            return documents
+
+        options, ours = self.options, all(getattr(leaf.source, "ours", False) for leaf in self.compiled.leaves)
+        behind = options.workers != 0 and options.prefetch and ours and not self.reader.by_samples
+        if behind and usable_cpus() > 1:
+            pairs = made_behind(chosen, read, name="thalweg-read")
+        else:
+            pairs = ((pair, read(pair)) for pair in chosen)
+        for (group, _), documents in self.meters.waiting("wait", pairs):
             yield from self._made(group, documents)
 
     def _selected(self, group: list[Micro]) -> Documents:
@@ -287,42 +311,42 @@ class PlannedNode:
             yield group
 
     def _made(self, group: list[Micro], documents: Documents) -> Iterator[tuple[Batch, Micro]]:
-        """Make the batches of a group whose documents are read."""
-        with self.meters.time("collate"):
-            batches = self._batches(group, documents)
-        if self.ledger is not None:
-            self._digest(group, documents)
+        """Make the batches of a group whose documents are read, one by one."""
         self._grow(group, documents)
-        yield from zip(batches, group, strict=True)
+        made = self.meters.waiting("collate", self._laid_out(group, documents))
+        if not self.micros.labels.known and self.options.topology.dp_size == 1:
+            made = self._with_totals(made)
+        for (values, info), micro in zip(made, group, strict=True):
+            self.micros.inform(info, micro)
+            yield Batch(values, info=info), micro
 
-    def _batches(self, group: list[Micro], documents: Documents) -> list[Batch]:
+    @staticmethod
+    def _with_totals(made: Iterator[Made]) -> Iterator[Made]:
+        """Count the tokens in the loss of a whole step, which are known when all of it is laid out."""
+        step = list(made)
+        total = sum(info.whole_label_tokens for _, info in step)
+        for values, info in step:
+            info.step_label_tokens = total
+            yield values, info
+
+    def _laid_out(self, group: list[Micro], documents: Documents) -> Iterator[Made]:
         bounds = [0]
         for micro in group:
             bounds.append(bounds[-1] + sum(s.stop - s.start for s in micro.spans))
         widths = {m.width for m in group}
         whole = len(group) > 1 and len(widths) == 1 and not any(m.filler or m.shape for m in group)
         if whole and can(self.collator, documents):
-            made = [
-                self.collator.dressed(rows, documents, a, b)
-                for rows, (a, b) in zip(
-                    lay_out_together(self.collator, documents, bounds, widths.pop()), pairwise(bounds), strict=True
-                )
-            ]
-        else:
-            parts = [documents.part(a, b) for a, b in pairwise(bounds)]
-            made = [
-                self.collator.collate(part, m.filler, m.shape, m.width) for part, m in zip(parts, group, strict=True)
-            ]
-        for (_, info), micro in zip(made, group, strict=True):
-            self.micros.inform(info, micro)
-        if not self.micros.labels.known and self.options.topology.dp_size == 1:
-            total = sum(info.whole_label_tokens for _, info in made)
-            for _, info in made:
-                info.step_label_tokens = total
-        return [Batch(values, info=info) for values, info in made]
+            together = lay_out_together(self.collator, documents, bounds, widths.pop())
+            for rows, (a, b) in zip(together, pairwise(bounds), strict=True):
+                yield self.collator.dressed(rows, documents, a, b)
+            return
+        for (a, b), m in zip(pairwise(bounds), group, strict=True):
+            yield self.collator.collate(documents.part(a, b), m.filler, m.shape, m.width)
 
     def _digest(self, group: list[Micro], documents: Documents) -> None:
-        """Digest the ids of each row, as they are read with the data."""
+        """Digest the ids of each row for the ledger, as they are read with the data."""
+        if self.ledger is None:
+            return
         rows = row_digests(self.reader.id_hashes(documents), documents.offsets)
         at = 0
         for micro in group:

@@ -40,6 +40,11 @@ class Part:
     def __len__(self) -> int:
         return len(self.indices)
 
+    @property
+    def ours(self) -> bool:
+        """Say whether no code of the user's is run when it is read."""
+        return bool(getattr(self.base, "ours", False))
+
     def of(self, indices: Ints) -> Ints:
         """Give the indices in the base."""
         if isinstance(self.indices, range):
@@ -121,6 +126,11 @@ class Union:
 
     def __len__(self) -> int:
         return int(self.ends[-1])
+
+    @property
+    def ours(self) -> bool:
+        """Say whether no code of the user's is run when they are read."""
+        return all(getattr(p, "ours", False) for p in self.parts)
 
     def place(self, indices: Ints) -> tuple[NDArray[np.intp], Ints]:
         """Give (part, index in the part) of each index."""
