@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
+import thalweg as tw
 from thalweg.core.errors import ConfigError, InputError
 from thalweg.store.lines import open_files
 
@@ -75,8 +76,10 @@ def test_ids_columns_and_pickling(tmp_path, cache):
     named = open_files(tmp_path / "x", id="id", columns=["text"])
     assert named.ids([4]) == ["4"]
     assert list(named[4]) == ["text"]
-    with pytest.raises(InputError, match="'text'"):
-        open_files(tmp_path / "x", columns=["txet"])[0]
+    with pytest.raises(ConfigError, match=r"no column 'txet'.*a\.jsonl:1.*'text'"):
+        open_files(tmp_path / "x", columns=["txet"])
+    with pytest.raises(ConfigError, match=r"no column 'idd' for the id.*'id'"):
+        tw.from_files(str(tmp_path / "x" / "*.jsonl"), id="idd")
     with pytest.raises(InputError, match=r"a\.jsonl"):
         open_files(tmp_path / "x" / "a.josnl")
     with pytest.raises(ConfigError, match="'jsonl'"):

@@ -22,6 +22,7 @@ from thalweg.core.sample import Sample
 from thalweg.store.prepare import Table, expand, format_of, prepare
 
 _OPEN_FILES = 64
+_FIRST_ROWS = 16  # rows that are tried until one can be read
 
 
 class Files:
@@ -94,6 +95,26 @@ class Files:
             if name not in sample and self._id != name:
                 raise InputError(f"no column {name!r}", where=self.where(row), fix=nearest(name, sample))
         return {name: sample[name] for name in self._wanted if name in sample}
+
+    def check_columns(self) -> None:
+        """Look whether the columns that are named are in the first readable row of each file.
+
+        Raises:
+            ConfigError: one is not.
+        """
+        named = [*([] if self._id is None else [self._id]), *(self._wanted or ())]
+        for table in self._tables if named else ():
+            for row in range(min(table.rows, _FIRST_ROWS)):
+                try:
+                    sample = table.read(row, self._handles)
+                except InputError:  # whoever reads it is told
+                    continue
+                for name in named:
+                    if name not in sample:
+                        where = f"{table.name}:{table.line(row)}"
+                        what = f"no column {name!r}" + (" for the id" if name == self._id else "")
+                        raise ConfigError(what, where=where, fix=nearest(name, sample))
+                break
 
     def read(self, indices: Any, columns: Sequence[str] | None = None) -> dict[str, list[Any]]:
         """Read rows by columns: {name: list of k values}, None where a row has no such key."""
@@ -181,7 +202,7 @@ def open_files(
 
     Raises:
         InputError: no file, or one that cannot be read; it is named.
-        ConfigError: an unknown format.
+        ConfigError: an unknown format, or a column that a file does not have.
     """
     names = expand([paths] if isinstance(paths, str | os.PathLike) else paths)
     cache = Path(cache_dir) if cache_dir is not None else default_cache()
@@ -191,7 +212,9 @@ def open_files(
         return prepare(path, os.path.relpath(path, base), format_of(path, format), cache)
 
     with ThreadPoolExecutor(min(8, len(names)), thread_name_prefix="thalweg-lines") as pool:
-        return Files(list(pool.map(one, names)), id, columns)
+        found = Files(list(pool.map(one, names)), id, columns)
+    found.check_columns()
+    return found
 
 
 def default_cache() -> Path:

@@ -102,6 +102,48 @@ def test_a_file_cut_while_it_is_open_is_an_error_with_pread(tmp_path):
         rec[2999]
 
 
+# E37
+@pytest.mark.parametrize("shards", [1, 4])
+@pytest.mark.parametrize("way", ["read", "one", "slice", "iterate", "column"])
+def test_a_mapped_file_that_was_cut_is_an_error_and_no_crash(tmp_path, shards, way):
+    rec = write(tmp_path / "set", token_rows(3000), shard_bytes="1MB" if shards == 1 else 90_000)
+    last = tmp_path / "set" / rec._opened.manifest.shards[-1].name
+    program = f"""
+import os, time, numpy as np, thalweg as tw
+from thalweg.core.errors import IntegrityError
+rec = tw.open_records({str(tmp_path / "set")!r}, io="mmap")
+ways = {{
+    "read": lambda: rec.read(np.arange(2500, 3000), ["input_ids"]),
+    "one": lambda: rec[2999],
+    "slice": lambda: rec[2990:],
+    "iterate": lambda: list(rec),
+    "column": lambda: rec.column("n"),
+}}
+ways[{way!r}]()
+os.truncate({str(last)!r}, 5000)
+deadline = time.monotonic() + 0.05
+while {way!r} != "read" and time.monotonic() < deadline:
+    pass  # single rows are looked after fifty times a second
+try:
+    ways[{way!r}]()
+except IntegrityError as error:
+    print(error)
+"""
+    if way == "column" and "n" not in rec.columns:
+        program = program.replace('"n"', '"id"')
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"has 5000 bytes, {rec._opened.manifest.shards[-1].size} were written" in done.stdout
+    assert last.name in done.stdout
+
+
+def test_a_set_that_is_replaced_under_a_reader_is_read_on(tmp_path):
+    rec = write(tmp_path / "set", token_rows(300))
+    rec.read([0])
+    write(tmp_path / "set", token_rows(5, seed=9), overwrite=True)
+    assert all(map(equal, rec, token_rows(300)))
+
+
 def test_shards_of_two_sets_mixed_up_are_noticed(tmp_path):
     rows = token_rows(100)
     write(tmp_path / "a", rows)

@@ -16,6 +16,7 @@ from thalweg.core.errors import IntegrityError
 from thalweg.store import fs
 from thalweg.store.records.blocks import BlockTable, Span, Touch
 from thalweg.store.records.decode import Decoder
+from thalweg.store.records.guard import Guard
 from thalweg.store.records.manifest import Fact, File, Manifest
 from thalweg.store.records.region import FileReads, Region, missing, place_shards, wrong_size
 from thalweg.store.records.token_ids import TokenIds
@@ -49,6 +50,7 @@ class Opened:
         self.source, self.folder, self.manifest = source, folder, manifest
         self.where = source.path
         self._given = facts
+        self.guard = Guard()
 
     @cached_property
     def facts(self) -> Mapping[str, NDArray[Any]]:
@@ -77,7 +79,7 @@ class Opened:
         if not file.size:
             return np.empty(0, np.uint8)
         region = Region(place_shards([file.size]))
-        region.map(0, path, file.size)
+        self.guard.add(path, region.map(0, path, file.size), file.size, shard=False)
         return region.bytes[offset : file.size]
 
     def local(self, name: str) -> Path:
@@ -121,7 +123,8 @@ class Opened:
         if isinstance(self.memory, Region):
             for shard in dict.fromkeys(s for s, _, _ in spans):
                 if not self.memory.mapped[shard]:
-                    self.memory.map(shard, self.shard_path(shard), self.manifest.shards[shard].size)
+                    path, size = self.shard_path(shard), self.manifest.shards[shard].size
+                    self.guard.add(path, self.memory.map(shard, path, size), size, shard=True)
 
     def ahead(self, rows: NDArray[np.int64], calls: int) -> bool:  # noqa: ARG002
         """Fetch what rows need before they are read; False where there is nothing to fetch, as on a local disk."""

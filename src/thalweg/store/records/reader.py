@@ -7,6 +7,7 @@ they lie in `blocks`.
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from time import monotonic
 from types import MappingProxyType
 from typing import Any, Literal, overload
 
@@ -42,6 +43,7 @@ class Records:
         self._columns = tuple(known) if columns is None else tuple(columns)
         self._all = columns is None
         self._n = opened.manifest.rows
+        self._guard = opened.guard
         self._single: RowReader | None = None
         self._ids: tuple[memoryview, memoryview, NDArray[Any]] | None = None  # for sets of `input_ids` alone
 
@@ -122,6 +124,8 @@ class Records:
             TypeError: not a whole number.
         """
         ids = self._ids
+        if monotonic() >= self._guard.due:
+            self._guard.look()
         if ids is not None and type(index) is int:
             starts, lengths, values = ids
             at = starts[index]  # negative numbers count from the end here too, and others raise IndexError
@@ -172,6 +176,7 @@ class Records:
         """
         rows = self._checked(indices)
         names = self._columns if columns is None else tuple(columns)
+        self._guard.look()
         out: dict[str, Any] = {}
         blocks: NDArray[np.int64] | None = None
         for name in names:
@@ -205,6 +210,7 @@ class Records:
 
     def rows(self, rows: NDArray[np.int64]) -> list[Sample]:
         """Read rows as dicts, each with the keys it was written with, in their order."""
+        self._guard.look()
         blocks = self._touch(rows)
         table, decoder = self._opened.table, self._opened.decoder
         lists: dict[str, list[Any]] = {}

@@ -76,20 +76,21 @@ class Region:
             view = self._views[dtype] = self.bytes[: self.size // width * width].view(dtype)
         return view
 
-    def map(self, number: int, path: Path, size: int) -> None:
-        """Put a shard at its place.
+    def map(self, number: int, path: Path, size: int) -> int:
+        """Put a shard at its place and give its inode.
 
         Raises:
             IntegrityError: it is not there, or has another size.
         """
         try:
-            self.put(int(self.places[number]), path, size)
+            inode = self.put(int(self.places[number]), path, size)
         except FileNotFoundError as error:
             raise missing(path) from error
         self.mapped[number] = True
+        return inode
 
-    def put(self, at: int, path: Path, size: int) -> None:
-        """Map a file of a known size at a place, a multiple of the page size.
+    def put(self, at: int, path: Path, size: int) -> int:
+        """Map a file of a known size at a place, a multiple of the page size, and give its inode.
 
         Raises:
             FileNotFoundError: it is not there.
@@ -97,12 +98,13 @@ class Region:
         """
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            found = os.fstat(fd).st_size
-            if found != size:
-                raise wrong_size(path, found, size)
+            info = os.fstat(fd)
+            if info.st_size != size:
+                raise wrong_size(path, info.st_size, size)
             got = _libc.mmap(self.address + at, size, mmap.PROT_READ, mmap.MAP_SHARED | _FIXED, fd, 0)
             if got in (None, _FAILED):
                 raise OSError(ctypes.get_errno(), f"cannot map {path}")
+            return info.st_ino
         finally:
             os.close(fd)
 

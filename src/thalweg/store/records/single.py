@@ -60,6 +60,7 @@ class RowReader:
         for block in range(len(self._table)):
             plan = self._blocks[block] if block in self._blocks else self._plan(block)
             first, end = self._first[block], self._first[block + 1]
+            self._opened.guard.look()
             if plan is None or any(getter is not None for *_, getter in plan[1]):
                 yield from long_way(first, end)
                 continue
