@@ -33,7 +33,8 @@ def python_bound(i: int) -> int:
 
 
 def small_dict(i: int) -> dict[str, Any]:
-    return {"id": i, "text": "x" * 900, "label": i % 7}
+    # Another text each time: one and the same would travel once in a pickle of many.
+    return {"id": i, "text": f"{i:09d}" * 100, "label": i % 7}
 
 
 _MADE: list[Any] = []

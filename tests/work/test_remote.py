@@ -97,6 +97,51 @@ def test_arena_lends_again_what_nobody_looks_into():
     arena.close()
 
 
+def test_no_two_threads_borrow_the_same_memory():
+    # workers of one map share an arena; two arrays in one place would be silent corruption
+    before, arena, lent = sys.getswitchinterval(), Arena(1 << 30), [[], [], []]
+
+    def borrow(mine):
+        try:
+            for k in range(3000):
+                piece = arena.borrow(4096)
+                if k % 30:
+                    arena.give_back(piece)
+                else:
+                    mine.append(piece)
+        except IndexError as error:
+            mine.append(error)
+
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=borrow, args=(mine,)) for mine in lent]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+    finally:
+        sys.setswitchinterval(before)
+    offsets = [piece.offset for mine in lent for piece in mine]
+    assert len(offsets) == len(set(offsets)) == 300
+    arena.close()
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_copied_arrays_are_the_callers_own_and_their_memory_is_used_again(kept):
+    m, calls = mapped(range(200), lambda i: [np.full(20_000, i, np.int64)], copy=True)
+    out = []
+    for i, a in enumerate(m):
+        assert (a == i).all()
+        a[0] = -1
+        if kept:
+            out.append(a)
+    assert calls.arena.leased == 0
+    assert [int(a[1]) for a in out] == list(range(200))[: len(out)]
+    if not kept:
+        assert calls.own.made < 40 * 160_000
+    m.close()
+
+
 class TwoArguments(Exception):
     def __init__(self, a, b):
         super().__init__(f"{a}-{b}")

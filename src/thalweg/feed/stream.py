@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from thalweg.core.batch import Batch
 from thalweg.core.errors import StalledError, StateError
 from thalweg.core.state import State, digest
+from thalweg.feed import stages as st
 from thalweg.feed.feed import Feed
 from thalweg.feed.grant import ENDED
 from thalweg.feed.ledger import Ledger
@@ -34,6 +35,7 @@ from thalweg.work.ordered import OrderedMap
 if TYPE_CHECKING:
     from thalweg.work.turns import Turn
 
+FORGET_EVERY = 16  # steps between two looks for states of the source that are not needed any more
 Noted = tuple[Sequence[Key], NDArray[np.uint64]]  # what a ledger is told of a micro-batch
 _NOTHING: Noted = ((), np.empty(0, np.uint64))
 
@@ -85,6 +87,7 @@ class StreamNode:
         self._ended, self._until = False, options.epochs
         self._waited = 0.0
         self._shares: Counter[str] = Counter()  # samples handed over, by source
+        self._mixed = isinstance(feed.stages[0], st.Concat | st.Mix)
 
     @property
     def step(self) -> int:
@@ -166,14 +169,15 @@ class StreamNode:
         self.look()
         self._looked = False
         batch, noted = self._ready.popleft()
-        for sources in batch.info.sources:
-            self._shares.update(sources)
+        if self._mixed:
+            self._shares.update(source for row in batch.info.sources for source in row)
         if self.ledger is not None:
             self.ledger.add_rows(batch.info.step, batch.info.micro, *noted)
         if not self._ready:
             self._step += 1
             self._edge = (self._step, self._places, self._counts)
-            self._forget()
+            if self._step % FORGET_EVERY == 0:
+                self._forget()
         return batch
 
     def look(self) -> Batch:
@@ -362,7 +366,7 @@ class StreamNode:
         out: dict[str, Any] = {"steps": self._step, "epoch": self._epoch, "waited_s": self._waited}
         chain = self._chain or self._plan
         out["read"] = chain.source.read
-        if set(self._shares) - {""}:
+        if self._shares:
             out["proportions"] = {name: n / self._shares.total() for name, n in sorted(self._shares.items())}
         for name, node in chain.named:
             if hasattr(node, "stats"):

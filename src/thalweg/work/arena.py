@@ -7,6 +7,7 @@ The file has no name and vanishes with its last process, also after a kill. Know
 import mmap
 import os
 import tempfile
+import threading
 import weakref
 from collections import deque
 from typing import Any
@@ -48,23 +49,25 @@ class Arena:
         self._close_fd = weakref.finalize(self, os.close, self.fd)
         self.made = 0  # bytes of the file
         self._size = 0
+        self._growing = threading.Lock()  # taken by those who borrow only, never by a callback
         self._free: deque[Piece] = deque()  # appended to by weakref callbacks: must stay free of locks
         self._lent: dict[int, tuple[weakref.ref[Any], Piece]] = {}
 
     def borrow(self, need: int) -> Piece | None:
         """Lend a piece of at least `need` bytes; None when all are out: then bytes go another way."""
-        if need > self._size:
-            self._size = -(-need * 5 // 4 // PAGE) * PAGE
-        while self._free:
-            piece = self._free.pop()  # the last one back is still in the processor's cache
-            if piece.size >= self._size:
-                return piece
-            self._forget(piece)
-        if self.made + self._size > self.limit:
-            return None
-        offset, self.made = self.made, self.made + self._size
-        os.ftruncate(self.fd, self.made)
-        return Piece(self.fd, offset, self._size)
+        with self._growing:
+            if need > self._size:
+                self._size = -(-need * 5 // 4 // PAGE) * PAGE
+            while self._free:
+                piece = self._free.pop()  # the last one back is still in the processor's cache
+                if piece.size >= self._size:
+                    return piece
+                self._forget(piece)
+            if self.made + self._size > self.limit:
+                return None
+            offset, self.made = self.made, self.made + self._size
+            os.ftruncate(self.fd, self.made)
+            return Piece(self.fd, offset, self._size)
 
     def give_back(self, piece: Piece) -> None:
         """Return a piece that nothing looks into."""

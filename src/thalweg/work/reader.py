@@ -6,14 +6,14 @@ code other than the source's own `next`.
 
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import islice
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from thalweg.work.failure import Failure, travel
 from thalweg.work.port import END, RESULT, Job, Message, Port
-
-_NOTHING = object()
 
 
 class Reader:
@@ -31,7 +31,6 @@ class Reader:
         self, port: Port, items: Iterable[Any], credits_: int, chunk: int, passes: Callable[[Any], bool] | None
     ) -> None:
         self.chunk = chunk
-        self.read = 0
         self.end = threading.Event()
         self._port = port
         self._items = items
@@ -39,9 +38,15 @@ class Reader:
         self._half = max(1, credits_ // 2)
         self._passes = passes
         self._lock = threading.Lock()
-        self._open: list[Any] = []
-        self._open_first = 0
-        self._open_size = 0
+        # Read, in no job yet: the reader appends without a lock, sizes first; a flush from any thread takes.
+        self._open: deque[Any] = deque()
+        self._sizes: deque[int] = deque()
+        self._sent = 0  # items in jobs, or sent on without a call
+
+    @property
+    def read(self) -> int:
+        """Count the items read."""
+        return self._sent + len(self._open)
 
     def run(self) -> None:
         """Read to the end. Errors of the source take their place in the order."""
@@ -55,30 +60,52 @@ class Reader:
             failure = Failure(travel(error, None))
             self._port.limit = min(self._port.limit, self.read)
             self._port.messages.put(Message(RESULT, self.read, [None], [failure], 0))
-            self.read += 1
+            self._sent += 1
         finally:
             self._close(iterator)
             self._port.messages.put(Message(END, self.read))
             self.end.set()
 
     def _loop(self, iterator: Any) -> None:
-        port, passes, size_of = self._port, self._passes, self._port.size_of
+        port = self._port
         while not port.closed:
             if self._free <= 0 and not self._wait_for_room():
                 return
-            item = next(iterator, _NOTHING)
-            if item is _NOTHING or port.closed or port.limit < self.read:
+            room = max(1, min(self.chunk - len(self._open), self._free))
+            if self._take(islice(iterator, room)) < room or port.limit < self.read:
                 return
+
+    def _take(self, items: Iterable[Any]) -> int:
+        """Read up to a job full, and count it; what is read is in reach of a flush, should the source stop to wait."""
+        port, passes, size_of = self._port, self._passes, self._port.size_of
+        budget, put, measured = port.budget, self._open.append, self._sizes.append
+        got, held = 0, sum(self._sizes)
+        for item in items:
+            if port.closed or port.limit < self._sent:
+                return 0
+            got += 1
             self._free -= 1
             if passes is not None and passes(item):
-                self.flush()
-                number, self.read = self.read, self.read + 1
-                port.messages.put(Message(RESULT, number, [item], [[item]], 0))
+                self._pass_on(item)
+                held = 0
                 continue
-            size = 0 if size_of is None else size_of(item)
-            if size and port.budget.full(size + self._open_size):
-                self._pause(size)
-            self._add(item, size)
+            if size_of is not None:
+                size = size_of(item)
+                held += size
+                if budget.limit is not None and budget.used + held > budget.limit:
+                    self._pause(size)
+                    held = size
+                measured(size)
+            put(item)
+        if len(self._open) >= self.chunk:
+            self.flush()
+        return got
+
+    def _pass_on(self, item: Any) -> None:
+        """Send an item to the consumer without a call, at its place."""
+        self.flush()
+        number, self._sent = self._sent, self._sent + 1
+        self._port.messages.put(Message(RESULT, number, [item], [[item]], 0))
 
     def _wait_for_room(self) -> bool:
         """Wait until a whole job fits again; all that is in flight is on its way, so room comes. False: closed."""
@@ -90,40 +117,27 @@ class Reader:
         return not self._port.closed
 
     def _pause(self, size: int) -> None:
-        """Wait until the item fits, or is the next in order: that one never waits for bytes."""
-        port, number = self._port, self.read
+        """Wait until an item fits, or is the next in order: that one never waits for bytes."""
+        port = self._port
         self.flush()
+        number = self._sent
         if port.budget.limit is not None and size > port.budget.limit:
             port.budget.oversize += 1
         port.budget.wait(lambda: port.closed or port.head >= number or not port.budget.full(size))
 
-    def _add(self, item: Any, size: int) -> None:
-        with self._lock:
-            if self.chunk <= 1 and not self._open:
-                number, self.read = self.read, self.read + 1
-                if size:
-                    self._port.budget.add(size)
-                self._port.jobs.put(Job(number, [item], size))
-                return
-            if not self._open:
-                self._open_first = self.read
-            self._open.append(item)
-            self._open_size += size
-            self.read += 1
-            full = len(self._open) >= self.chunk
-        if full:
-            self.flush()
-
     def flush(self) -> bool:
         """Send the job that is being filled, from any thread; a consumer that starves calls this."""
+        port, waiting = self._port, self._open
         with self._lock:
-            if not self._open:
+            n = len(waiting)
+            if not n:
                 return False
-            job = Job(self._open_first, self._open, self._open_size)
-            self._open, self._open_size = [], 0
-            self._port.budget.add(job.size)
+            items = [waiting.popleft() for _ in range(n)]
+            size = sum([self._sizes.popleft() for _ in range(n)]) if port.size_of is not None else 0
+            first, self._sent = self._sent, self._sent + n
+            port.budget.add(size)
             # Inside the lock: jobs must be queued lowest number first.
-            self._port.jobs.put(job)
+            port.jobs.put(Job(first, items, size))
         return True
 
     def move_jobs(self, leaving: int) -> None:

@@ -163,7 +163,8 @@ class RemoteCalls:
         describe: item -> words for an error.
         stop_on_error: leave the rest of a job after the first failure.
         arena_bytes: memory for arrays on their way.
-        copy: arrays are copied out of the arena instead of looked at in place.
+        copy: arrays are copied out of the arena instead of looked at in place, into memory of this process alone that
+            is used again when they are gone: fresh memory costs more than the copy.
 
     Raises:
         WorkerError: the function cannot be pickled; what holds it back is named.
@@ -190,9 +191,9 @@ class RemoteCalls:
                 fix="create files, locks and clients inside the function, or say mode='threads'",
             ) from error
         self.arena = Arena(arena_bytes)
+        self.own = Arena(arena_bytes) if copy else None
         self.stop_on_error = stop_on_error
         self.describe = describe
-        self.copy = copy
         self.name = name
 
     def __call__(self) -> "RemoteRunner":
@@ -308,12 +309,22 @@ class RemoteRunner:
             return unpack(data, list(message[1])), size
         piece = self._piece
         assert piece is not None
-        if self._calls.copy:
-            whole = memoryview(piece.memory)
-            return unpack(data, [bytearray(whole[a : a + n]) for a, n in places]), size
-        view = self._calls.arena.lease(piece)
-        self._piece = None
+        if self._calls.own is not None:
+            view = self._copied(piece, self._calls.own, places[-1][0] + places[-1][1])
+        else:
+            view = self._calls.arena.lease(piece)
+            self._piece = None
         return unpack(data, [view[a : a + n] for a, n in places]), size
+
+    @staticmethod
+    def _copied(piece: Piece, own: Arena, used: int) -> memoryview:
+        """Copy the bytes of a piece to memory of this process: lent, or fresh where all that may be lent is out."""
+        kept = own.borrow(used)
+        whole = memoryview(piece.memory)[:used]
+        if kept is None:
+            return memoryview(bytearray(whole))
+        memoryview(kept.memory)[:used] = whole
+        return own.lease(kept)
 
     def _failure(self, outcome: Failure, job: Job, number: int) -> Failure:
         report = outcome.error
