@@ -146,3 +146,33 @@ def test_a_model_takes_a_batch_as_it_comes_and_sees_documents_alone(attention):
                 want += float(model(input_ids=ids, labels=ids, use_cache=False).loss) * (n - 1)
     assert count == sum(n - 1 for n in lengths)
     assert abs(total - want) / count < 1e-5
+
+
+class Kept:
+    """A collate function that lays out rows of samples itself."""
+
+    packed = True
+
+    def __call__(self, rows):
+        """Give the rows as they come."""
+        return {"rows": rows}
+
+
+# K36 C47
+@pytest.mark.parametrize("rule", ["truncate", "split"])
+def test_a_function_that_lays_out_rows_gets_the_pieces_of_long_samples(rule):
+    lengths = [5, 30, 9, 14]
+    rows = [
+        {"input_ids": np.arange(n, dtype=np.int32) + 100 * i + 1, "labels": np.arange(n) + 100 * i + 1, "id": str(i)}
+        for i, n in enumerate(lengths)
+    ]
+    feed = tw.from_dataset(rows, id="id", fingerprint="pieces").shuffle().pack(CAP, overlong=rule)
+    got = []
+    for batch in loader(feed.batch(1, collate=Kept()), tail="pad"):
+        for row in batch["rows"]:
+            assert sum(len(s["input_ids"]) for s in row) <= CAP
+            for s in row:
+                assert np.array_equal(s["labels"], s["input_ids"])
+                got += s["input_ids"].tolist()
+    kept = [min(n, CAP) if rule == "truncate" else n for n in lengths]
+    assert sorted(got) == [100 * i + t + 1 for i, n in enumerate(kept) for t in range(n)]

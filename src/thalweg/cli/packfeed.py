@@ -84,8 +84,8 @@ def feed_text(result: dict[str, Any], table: Callable[..., list[str]]) -> list[s
         shares = batches["shares_of_padding"]
         lines += [
             "",
-            f"{batches['batches']:,} batches of {batches['samples']:,} samples: {shares['padding']:.1%} padding; "
-            + f"{shares['to_longest']:.1%} if all were padded to the longest, {shares['packed']:.1%} packed",
+            f"{batches['batches']:,} batches of {batches['samples']:,} samples",
+            f"padding {shares['padding']:.1%}; to longest {shares['to_longest']:.1%}, packed {shares['packed']:.1%}",
             f"{batches['distinct_shapes']} shapes (rows x width): "
             + ", ".join(f"{shape} {n:,}" for shape, n in list(batches["shapes"].items())[:40]),
         ]

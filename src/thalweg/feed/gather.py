@@ -205,6 +205,9 @@ class Reader:
         whole = [s for s in samples if s is not None]
         if whole and all(INPUT_IDS in s for s in whole):
             self._tokens_of(documents, samples)
+        if documents.start is not None and documents.stop is not None:
+            pieces = zip(samples, documents.start.tolist(), documents.stop.tolist(), strict=True)
+            documents.samples = [None if s is None else _piece(s, a, b) for s, a, b in pieces]
 
     def _tokens_of(self, documents: Documents, samples: Sequence[Sample | None]) -> None:
         """Take the token columns out of samples; a hole becomes a document without tokens."""
@@ -252,6 +255,20 @@ class Reader:
         if documents.labels is not None:
             columns[LABELS] = documents.labels
         return samples_of(columns, len(documents.index))
+
+
+def _piece(sample: Sample, start: int, stop: int) -> Sample:
+    """Give a piece of a sample: its tokens start to stop, and what belongs to them."""
+    n = len(sample.get(INPUT_IDS, ()))
+    if not n or (start == 0 and stop >= n):
+        return sample
+    out = {**sample, INPUT_IDS: sample[INPUT_IDS][start:stop]}
+    if LABELS in sample:
+        out[LABELS] = sample[LABELS][start:stop]
+    if LOSS_SPANS in sample:
+        moved = np.clip(np.asarray(sample[LOSS_SPANS]).reshape(-1, 2) - start, 0, stop - start)
+        out[LOSS_SPANS] = moved[moved[:, 0] < moved[:, 1]].astype(np.int32)
+    return out
 
 
 def _cut(documents: Documents) -> None:

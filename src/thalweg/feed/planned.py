@@ -51,7 +51,8 @@ class PlannedNode:
         self.compiled, self.options, self.ledger = compiled, options, ledger
         stage = compiled.batch if compiled.batch is not None else st.Batch(1)
         raw = not isinstance(stage.collate, str) or stage.collate == "raw"
-        self.reader = Reader(compiled.leaves, options.seed, as_samples=raw and compiled.pack is None)
+        by_rows = bool(getattr(stage.collate, "packed", False))  # a function that lays out rows of samples itself
+        self.reader = Reader(compiled.leaves, options.seed, as_samples=raw and (compiled.pack is None or by_rows))
         lineage = compiled.leaves[0].source.lineage if compiled.leaves else {}
         cut = options.slicing
         self.collator = Collator(stage, compiled.pack, self.reader, lineage, compiled.row_maps, slicing=cut)

@@ -1,0 +1,201 @@
+"""`for batch in loader: model(**batch)` is right as written: documents of a row do not see each other.
+
+Tiny random models of transformers on every attention that runs on a CPU, batches as the loader hands them over, and
+for each the control: without what keeps documents apart, the logits are others.
+"""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import thalweg as tw
+from mamba_kernels import build_mamba, use_stand_ins
+from thalweg.encode.collate import DIALECTS
+from thalweg.encode.collate_samples import columns_of
+from thalweg.plan.rows import lay_out
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+# FlexAttention is compiled: torch 2.13 warns of its own and of transformers' older calls
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+SAME, OTHER, VOCAB = 1e-5, 1e-3, 300
+LENGTHS = [3, 41, 17, 7, 29, 2, 9, 1, 26, 4, 33, 12]
+SIZES = {
+    "vocab_size": VOCAB,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+
+
+def build(name, attention):
+    torch.manual_seed(0)
+    if name == "bamba":
+        return build_mamba(attention, VOCAB)
+    if name == "llama":
+        config, model = transformers.LlamaConfig(**SIZES), transformers.LlamaForCausalLM
+    else:
+        config, model = transformers.Qwen3Config(**SIZES, head_dim=16), transformers.Qwen3ForCausalLM
+    config._attn_implementation = attention
+    return model(config).eval()
+
+
+def samples():
+    rng = np.random.default_rng(0)
+    for i, n in enumerate(LENGTHS):
+        ids = rng.integers(1, VOCAB, n).astype(np.int32)
+        yield {"input_ids": ids, "loss_spans": np.array([[n // 3, n]], np.int32), "id": str(i)}
+
+
+def alone(model):
+    """Give the logits and the summed loss of each document in a forward of its own."""
+    out = {}
+    for s in samples():
+        ids = torch.from_numpy(s["input_ids"].astype(np.int64))[None]
+        labels = ids.clone()
+        labels[:, : int(s["loss_spans"][0, 0])] = -100
+        labels[:, 0] = -100
+        made = model(input_ids=ids, labels=labels, use_cache=False)
+        n = int((labels != -100).sum())
+        out[s["id"]] = made.logits[0], float(made.loss) * n if n else 0.0
+    return out
+
+
+def worst(logits, batch, want):
+    """Give the largest difference of the logits of any document of a batch."""
+    flat = logits.reshape(-1, logits.shape[-1])
+    borders = batch["cu_seq_lens_q"].tolist()
+    names = [name for row in batch.info.ids for name in (*row, None)]  # None: the padding at the row's end
+    real = batch["input_ids"].reshape(-1)
+    segments = [(a, b) for a, b in pairwise(borders) if real[a:b].any()]
+    names = [n for n in names if n is not None]
+    assert [b - a for a, b in segments] == [len(want[n][0]) for n in names]
+    return max(float((flat[a:b] - want[n][0]).abs().max()) for n, (a, b) in zip(names, segments, strict=True))
+
+
+# C45 C46
+@pytest.mark.parametrize("pad", ["right", "none"])
+@pytest.mark.parametrize(
+    ("name", "attention"),
+    [
+        *[(name, attention) for name in ("llama", "qwen3") for attention in ("eager", "sdpa", "flex_attention")],
+        ("bamba", "eager"),
+        ("bamba", "sdpa"),  # transformers has no FlexAttention for this model
+    ],
+)
+def test_the_batches_of_a_loader_give_the_logits_and_the_loss_of_their_documents_alone(
+    name, attention, pad, monkeypatch
+):
+    with torch.no_grad():
+        want = alone(build(name, "eager"))
+        if name == "bamba":
+            use_stand_ins(monkeypatch)
+        model = build(name, attention)
+        feed = tw.from_dataset(list(samples()), id="id", fingerprint="isolation").shuffle().pack(64)
+        feed = feed.batch(2, pad=pad, collate="hf_mamba" if name == "bamba" else "hf")
+        total, seen, leaks = 0.0, 0, 0.0
+        for batch in tw.Loader(feed, tail="pad", return_tensors="pt"):
+            out = model(**batch)
+            assert worst(out.logits, batch, want) < SAME
+            total += float(out.loss) * batch.info.num_label_tokens
+            seen += batch.info.num_label_tokens
+            leaks = max(leaks, worst(model(**leaky(name, batch)).logits, batch, want))
+    assert abs(total - sum(loss for _, loss in want.values())) / seen < SAME
+    assert leaks > OTHER
+
+
+def leaky(name, batch):
+    """Take away what keeps documents apart."""
+    if name == "bamba":
+        return {k: v for k, v in batch.items() if k != "seq_idx"}
+    width = batch["input_ids"].shape[1]
+    return {**batch, "position_ids": torch.arange(width).expand_as(batch["input_ids"])}
+
+
+IMAGE, VIDEO, START, END = 290, 291, 292, 293
+
+
+def build_vl(attention):
+    torch.manual_seed(0)
+    rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 3, 3]}
+    vision = {
+        "depth": 2, "embed_dim": 32, "hidden_size": 64, "num_heads": 2, "mlp_ratio": 2, "patch_size": 14,
+        "spatial_merge_size": 2, "temporal_patch_size": 2,
+    }  # fmt: skip
+    config = transformers.Qwen2VLConfig(
+        text_config={**SIZES, "rope_parameters": rope},
+        vision_config=vision,
+        image_token_id=IMAGE,
+        video_token_id=VIDEO,
+        vision_start_token_id=START,
+        vision_end_token_id=END,
+        attn_implementation=attention,
+    )
+    return transformers.Qwen2VLForConditionalGeneration(config).eval()
+
+
+def pictures(model):
+    """Give samples with none, one or two pictures, positions by the model's own rule."""
+    rng = np.random.default_rng(0)
+    for i, (grids, text) in enumerate([([(1, 4, 4)], 9), ([], 7), ([(1, 2, 6), (1, 4, 2)], 5), ([(1, 6, 4)], 12)]):
+        ids, patches = [], []
+        for t, h, w in grids:
+            ids += [START, *[IMAGE] * (t * h * w // 4), END]
+            patches.append(rng.standard_normal((t * h * w, 3 * 2 * 14 * 14)).astype(np.float32))
+        ids = np.array([*ids, *rng.integers(1, 280, text).tolist()], np.int32)
+        kinds = (ids == IMAGE).astype(np.int64)
+        labels = np.where(kinds == 1, -100, ids).astype(np.int64)
+        sample = {"id": str(i), "input_ids": ids, "labels": labels, "mm_token_type_ids": kinds}
+        if grids:
+            grid = np.array(grids, np.int64)
+            positions, _ = model.model.get_rope_index(
+                torch.from_numpy(ids.astype(np.int64))[None],
+                mm_token_type_ids=torch.from_numpy(kinds)[None],
+                image_grid_thw=torch.from_numpy(grid),
+            )
+            sample |= {"pixel_values": np.concatenate(patches), "image_grid_thw": grid}
+            sample |= {"position_ids": positions[:, 0].numpy()}
+        yield sample
+
+
+class Together:
+    """Lays out rows of samples with media, as a user's own collate function may."""
+
+    packed = True
+
+    def __call__(self, rows):
+        """Give the batch of rows, each a list of samples."""
+        columns = columns_of([{k: v for k, v in s.items() if k != "id"} for row in rows for s in row])
+        offsets = np.append(0, np.cumsum([len(row) for row in rows]))
+        made = lay_out(
+            columns.tokens, offsets, labels=columns.labels, rope=columns.rope, aligned=columns.aligned, capacity=48
+        )
+        return {**DIALECTS["hf"](made), **columns.media}
+
+
+# C45 C47
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])  # transformers has no FlexAttention for this model
+def test_batches_with_pictures_give_the_logits_of_their_documents_alone(attention):
+    model, single = build_vl(attention), build_vl("eager")
+    data = list(pictures(model))
+    feed = tw.from_dataset(data, id="id", fingerprint="pictures").shuffle().pack(48).batch(2, collate=Together())
+    with torch.no_grad():
+        want = {}
+        for s in data:
+            one = {k: torch.from_numpy(np.asarray(v)) for k, v in s.items() if k not in {"position_ids", "id"}}
+            one = {k: v if k.startswith(("pixel", "image")) else v.long()[None] for k, v in one.items()}
+            want[s["id"]] = single(**one).logits[0], 0.0
+        batches = list(tw.Loader(feed, tail="pad", return_tensors="pt"))
+        assert max(len(row) for b in batches for row in b.info.ids) > 1
+        leaks = 0.0
+        for batch in batches:
+            assert batch["position_ids"].shape[0] == 4
+            assert worst(model(**batch).logits, batch, want) < SAME
+            three = {**batch, "position_ids": batch["position_ids"][1:]}
+            leaks = max(leaks, worst(model(**three).logits, batch, want))
+    assert leaks > OTHER
