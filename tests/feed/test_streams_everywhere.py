@@ -31,6 +31,24 @@ def plus(sample):
     return {"input_ids": sample["input_ids"] + 1}
 
 
+def one_by_one(sample):
+    yield from expand(sample)
+
+
+def several(columns):
+    return {"input_ids": [ids for ids in columns["input_ids"] if len(ids) % 4 for _ in range(len(ids) % 3)]}
+
+
+def fragile(sample):
+    if int(sample["input_ids"][0]) % 5 == 2:
+        raise ValueError("two")
+    return plus(sample)
+
+
+def drawn(sample, info):
+    return {"input_ids": sample["input_ids"] + int(info.rng.integers(1000))}
+
+
 FEEDS = {
     "as it is": lambda: stream().batch(2),
     "two shards": lambda: stream(shards=2).batch(2),
@@ -39,6 +57,17 @@ FEEDS = {
     "threads": lambda: stream().map(plus, mode="threads", workers=3).batch(2),
     "filtered": lambda: stream().filter(odd).batch(2),
     "expanded": lambda: stream().map(expand).batch(2),
+    "one by one": lambda: stream().map(one_by_one, mode="threads", workers=2).batch(2),
+    "batched": lambda: stream(shards=2).map(several, batched=4, remove_columns="all").batch(2),
+    "bad ones left out": lambda: (
+        stream().map(fragile, mode="threads", workers=2, on_error="skip", max_bad=0.9).batch(2)
+    ),
+    "drawn at random": lambda: stream(shards=2).map(drawn, with_info=True, mode="threads", workers=2).batch(2),
+    "a part": lambda: stream(shards=3).skip(3).take(20).batch(2),
+    "a side of a split": lambda: stream().split({"train": 0.6, "val": 0.4})["train"].batch(2),
+    "concat_split": lambda: stream().pack(32, policy="concat_split").batch(1),
+    "a window of documents": lambda: stream().pack(32, policy="window_5", overlong="truncate").batch(1),
+    "two windows": lambda: stream(shards=2).shuffle(buffer_size=3).map(expand).shuffle(buffer_size=4).batch(2),
     "packed": lambda: stream().pack(32, policy="fill", overlong="split").batch(1),
     "next fit": lambda: stream().pack(32, policy="next_fit", overlong="drop").batch(1),
     "all of it": lambda: (

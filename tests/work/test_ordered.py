@@ -295,18 +295,20 @@ def test_a_thread_inside_user_code_is_named_and_left():
     m.close()
 
 
-def test_a_call_over_its_time_fails_in_place_with_its_stack():
+@pytest.mark.parametrize("stuck", [2, 3])
+def test_a_call_over_its_time_fails_in_place_with_its_stack(stuck):
+    # and no other item does, whatever could have been in one job with it
     hold = threading.Event()
 
     def call(i):
-        if i == 2:
+        if i == stuck:
             hold.wait(30)
         return [i]
 
     m = OrderedMap(range(6), call, workers=2, timeout=0.05, stop_on_error=False, chunk=2)
     turns = [(t.item, t.error) for t in m.turns()]
-    assert [i for i, e in turns if e is None] == [0, 1, 3, 4, 5]
-    assert "hold.wait" in str(turns[2][1])
+    assert [i for i, e in turns if e is None] == [0, 1, *range(2, stuck), *range(stuck + 1, 6)]
+    assert "hold.wait" in str(turns[stuck][1])
     hold.set()
     m.close()
 
@@ -359,6 +361,67 @@ def test_the_next_item_never_waits_for_bytes():
     assert budget.used == 0
     assert budget.peak <= 3000  # one output in hand, one on its way, and an input
     assert budget.oversize > 0
+
+
+class Sized:
+    """An item of so many bytes, as arrays have them."""
+
+    def __init__(self, nbytes):
+        self.nbytes = nbytes
+
+
+@pytest.mark.parametrize("chunk", [1, 4, None])
+def test_an_item_over_the_budget_goes_through_alone_and_is_counted(chunk):
+    # SEMANTICS 5.4
+    budget, seen = ByteBudget(10_000), []
+
+    def call(item):
+        if item.nbytes > 10_000:
+            seen.append(budget.used)
+        return [item]
+
+    sizes = [300, 300, 50_000, 300, 300, 300, 60_000, 300] * 3
+    m = OrderedMap(map(Sized, sizes), call, workers=3, ahead=16, chunk=chunk, budget=budget)
+    assert [x.nbytes for x in m] == sizes
+    assert seen == [n + 128 for n in sizes if n > 10_000]  # nothing else was in memory then
+    assert budget.oversize == len(seen)
+    assert budget.used == 0
+
+
+@pytest.mark.parametrize("place", ["credits", "bytes", "part", "call", "nothing"])
+def test_close_wakes_every_place_that_waits(place):
+    # model `close_wakes`: the reader for room or bytes, a worker for its output's turn, the consumer away
+    budget = ByteBudget(1000 if place in {"bytes", "part"} else None)
+    at_work = threading.Event()
+
+    def call(item):
+        at_work.set()
+        if place == "part":
+            return (Sized(600) for _ in range(20))
+        return [item]
+
+    m = OrderedMap((Sized(600) for _ in range(100)), call, workers=2, ahead=4, chunk=1, budget=budget)
+    it = iter(m)
+    next(it)
+    assert at_work.wait(20)
+    waiting = {
+        "credits": lambda: m.stats["read"] >= 4,
+        "part": lambda: budget._waiters,
+        "bytes": lambda: budget._waiters,
+    }
+    while not waiting.get(place, lambda: True)():
+        threading.Event().wait(0.001)
+    m.close()
+    assert ours() == []
+    m.close()
+
+
+def test_items_without_output_give_their_room_back():
+    # model `empty_pays`: a consumer that waits for the first output sees 300 turns pass, with room for two
+    m = OrderedMap(range(301), lambda i: [i] if i == 300 else [], workers=2, ahead=2)
+    assert list(m) == [300]
+    streamed = OrderedMap(range(301), lambda i: iter([i] if i == 300 else []), workers=2, ahead=2)
+    assert list(streamed) == [300]
 
 
 def test_only_started_maps_have_threads():

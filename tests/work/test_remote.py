@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from thalweg.core.errors import WorkerError
+from thalweg.core.errors import StalledError, WorkerError
 from thalweg.work.arena import Arena
 from thalweg.work.ordered import OrderedMap
 from thalweg.work.remote import RemoteCalls
@@ -256,9 +256,34 @@ def test_a_call_over_its_time_in_a_process_is_killed_and_replaced():
             time.sleep(60)
         return [i]
 
-    m, _ = mapped(range(8), call, stop_on_error=False, timeout=0.3)
+    m, _ = mapped(range(8), call, stop_on_error=False, timeout=2)
     turns = list(m.turns())
     assert [t.item for t in turns if t.error is None] == [0, 1, 2, 4, 5, 6, 7]
+    assert "in call" in str(turns[3].error)  # where the worker process stood, not the thread that waits for it
+    m.close()
+
+
+def test_a_stall_shows_where_worker_processes_stand():
+    def asleep(i):
+        if i:
+            time.sleep(60)
+        return [i]
+
+    m, _ = mapped(range(6), asleep, stall_after=2, workers=1)
+    with pytest.raises(StalledError, match=r"waits for item 1[\s\S]*in a worker process:[\s\S]*in asleep"):
+        list(m)
+    m.close()
+
+
+def test_no_array_goes_through_dev_shm_however_small_it_is():
+    # containers have 64 MB there: 200 MB are kept alive at once, and neither side maps anything of it
+    m, _ = mapped(range(100), lambda i: [np.full(1 << 18, i, np.int64)], ahead=16)
+    kept = list(m)
+    pids = [os.getpid(), *(r.child.pid for r in m._core.runners if r.child)]
+    maps = "".join(Path(f"/proc/{pid}/maps").read_text() for pid in pids)
+    assert "/dev/shm" not in maps
+    assert "memfd:thalweg" in maps
+    assert all((a == i).all() for i, a in enumerate(kept))
     m.close()
 
 
@@ -294,6 +319,39 @@ def test_a_child_tells_where_it_stands():
     assert "SIGKILL" in child.death()
     child.end()
     child.end()
+
+
+SCRIPT = """
+import threading
+import numpy as np
+import thalweg as tw
+
+LOCK = threading.Lock()  # a global that cannot be pickled, and is not used by the function
+class Scale:
+    def __init__(self, by): self.by = by
+    def __call__(self, sample): return {"n": factor(sample["n"]) * self.by, "pid": __import__("os").getpid()}
+def factor(n): return n + OFFSET
+OFFSET = 100
+feed = tw.from_stream([{"n": i} for i in range(30)])
+for fn in (Scale(2), lambda s: {"n": factor(s["n"]) * 2, "pid": __import__("os").getpid()}):
+    loader = tw.Loader(feed.map(fn, mode="processes", workers=2).batch(1, collate="raw"), return_tensors="np")
+    got = [b["samples"][0] for b in loader]
+    loader.close()
+    assert [s["n"] for s in got] == [2 * (i + 100) for i in range(30)], got
+    assert __import__("os").getpid() not in {s["pid"] for s in got}
+print("ran once")
+"""
+
+
+@pytest.mark.parametrize("how", ["script", "notebook"])
+def test_functions_of_a_script_without_a_main_guard_and_of_a_notebook_run_in_processes(tmp_path, how):
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    # a notebook's cells are executed in __main__ and are in no file
+    code = f"exec(compile(open({str(path)!r}).read(), '<cell 3>', 'exec'), globals())"
+    command = [sys.executable, str(path)] if how == "script" else [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, "ran once\n"), done.stderr
 
 
 PARENT = """

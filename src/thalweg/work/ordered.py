@@ -53,7 +53,8 @@ class OrderedMap:
         describe: item -> words for an error.
         passes: item -> True where no call is wanted; the item keeps its place and is its own output.
         stop_on_error: an error ends the map; False goes on after it (`turns` gives it with its item).
-        timeout: seconds a call may take, counted from its start, noticed when its turn has come.
+        timeout: seconds a call may take, counted from its start, noticed when its turn has come. Jobs then have one
+            item, so that no other pays for it.
         stall_after: seconds without anything arriving before StalledError.
         size_of: value -> bytes.
         make_runner: gives each worker its runner; None calls in this process.
@@ -84,6 +85,7 @@ class OrderedMap:
         watch: "Callable[[OrderedMap], None] | None" = None,
     ) -> None:
         self.workers = max(1, workers)
+        chunk = 1 if timeout is not None else chunk
         ahead = max(128, 4 * self.workers) if ahead is None else max(1, ahead)
         measured = budget is not None and budget.limit is not None
         port = Port(budget or ByteBudget(), size_of if measured else None, stop_on_error)

@@ -338,6 +338,11 @@ class RemoteRunner:
             child.end()
         self._put_back()
 
+    def stack(self) -> str:
+        """Ask the process where its threads stand."""
+        child = self._child
+        return "" if child is None else child.stack()
+
     def cancel(self) -> None:
         """Kill the process: its run ends at once. Takes no lock."""
         self._cancelled = True

@@ -94,3 +94,7 @@ class Runner:
 
     def end(self) -> None:
         """Nothing to give back."""
+
+    def stack(self) -> str:
+        """Nothing: calls happen in this process."""
+        return ""

@@ -50,6 +50,10 @@ class JobRunner(Protocol):
     def end(self) -> None:
         """Give back what the runner holds; called by its own thread."""
 
+    def stack(self) -> str:
+        """Say where a run stands that happens in another process; empty where it happens here."""
+        ...
+
 
 class Core:
     """All that threads refer to. The face refers to it, never the other way, so garbage collection can end it."""
@@ -234,7 +238,7 @@ class Core:
                 continue
             error = StalledError(
                 f"the call took longer than timeout={self.timeout:g} s and was given up; it stood at\n"
-                + stack_of(ident),
+                + (running[2].stack() or stack_of(ident)),
                 where=f"item {number}",
                 fix="raise timeout=, or on_error='skip' to go on without such samples",
             )
@@ -253,9 +257,11 @@ class Core:
         port = self.port
         flight = self.reader.read - self.room.next
         stage = "a worker" if port.running else "the reader (source)"
+        remote = [text for running in list(port.running.values()) if (text := running[2].stack())]
+        where = "\n".join([stacks(), *(f"in a worker process:\n{text}" for text in remote)])
         return StalledError(
             f"nothing came for {waited:.0f} s: the consumer waits for item {self.room.next}, {flight} in flight, "
-            f"{len(self.room)} done and waiting, {port.budget.used:,} bytes held; {stage} is busy\n{stacks()}",
+            f"{len(self.room)} done and waiting, {port.budget.used:,} bytes held; {stage} is busy\n{where}",
             where=self.name,
             fix="look at the stacks above; raise stall_after= where this is expected",
         )

@@ -299,6 +299,43 @@ def test_buffer_and_workers_are_settled_by_the_documents_rules(given_, cpus, exp
     assert normalised(*given_, cpus) == expected
 
 
+@pytest.mark.parametrize(("buffer", "workers", "reached"), [(2, 4, 2), (4, 4, 4), (8, 4, 4)])
+@pytest.mark.filterwarnings("ignore:buffer_size")
+def test_as_many_calls_run_at_once_as_workers_and_buffer_allow(buffer, workers, reached):
+    # A53: a buffer below the workers leaves some idle, and one above them adds no call at the same time
+    running, most, lock, full = 0, 0, threading.Lock(), threading.Event()
+
+    def fn(batch):
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+            if running == reached:
+                full.set()
+        assert full.wait(20)
+        with lock:
+            running -= 1
+        return batch
+
+    assert len(list(AsyncPreprocessIterableDataset(source(40), fn, buffer, workers))) == 40
+    assert most == reached
+
+
+@pytest.mark.parametrize("buffer", [4, 32])
+def test_a_larger_buffer_changes_nothing_where_training_is_slower(buffer):
+    # A53: at every step the next sample is there before it is asked for, with any buffer
+    done = [threading.Event() for _ in range(30)]
+
+    def fn(batch):
+        done[batch["id"][0]].set()
+        return batch
+
+    for i, sample in enumerate(AsyncPreprocessIterableDataset(source(30), fn, buffer, 2)):
+        assert sample == {"id": i}
+        if i + 1 < 30:
+            assert done[i + 1].wait(20)  # training
+
+
 def test_a_buffer_below_the_workers_is_a_warning():
     # A31 A53
     with pytest.warns(UserWarning, match="buffer_size=2 is below num_workers=4"):
