@@ -128,7 +128,7 @@ def test_no_two_threads_borrow_the_same_memory():
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_copied_arrays_are_the_callers_own_and_their_memory_is_used_again(kept):
-    m, calls = mapped(range(200), lambda i: [np.full(20_000, i, np.int64)], copy=True)
+    m, calls = mapped(range(200), lambda i: [np.full(20_000, i, np.int64)], copy=True, ahead=8, chunk=1)
     out = []
     for i, a in enumerate(m):
         assert (a == i).all()
@@ -138,7 +138,7 @@ def test_copied_arrays_are_the_callers_own_and_their_memory_is_used_again(kept):
     assert calls.arena.leased == 0
     assert [int(a[1]) for a in out] == list(range(200))[: len(out)]
     if not kept:
-        assert calls.own.made < 40 * 160_000
+        assert calls.own.made <= 16 * 204_800  # 8 in flight, some being handed over; not 200
     m.close()
 
 
