@@ -69,6 +69,9 @@ FEEDS = {
     "a window of documents": lambda: stream().pack(32, policy="window_5", overlong="truncate").batch(1),
     "two windows": lambda: stream(shards=2).shuffle(buffer_size=3).map(expand).shuffle(buffer_size=4).batch(2),
     "packed": lambda: stream().pack(32, policy="fill", overlong="split").batch(1),
+    "rows mapped": lambda: (
+        stream().pack(32, policy="fill", overlong="split").map(lambda row: {"labels": row["labels"]}).batch(1)
+    ),
     "next fit": lambda: stream().pack(32, policy="next_fit", overlong="drop").batch(1),
     "all of it": lambda: (
         stream(shards=3)

@@ -240,3 +240,26 @@ def test_take_skip_and_split_work_on_streams():
     sides = [[b["samples"][0]["n"] for b in run(p.batch(1, collate="raw"))] for p in parts.values()]
     assert sorted(sides[0] + sides[1]) == list(range(100))
     assert 5 < len(sides[1]) < 40
+
+
+@pytest.mark.parametrize("mode", ["auto", "inline"])
+def test_a_map_behind_pack_sees_rows_as_they_are_laid_out(mode):
+    seen = []
+
+    def mask_even(row):
+        seen.append(len(row["input_ids"]))
+        return {"labels": np.where(row["input_ids"] % 2 == 0, -100, row["labels"])}
+
+    feed = from_stream(docs([6, 3, 4, 5, 1])).pack(10, policy="next_fit", overlong="error")
+    plain, mapped = run(feed.batch(2)), run(feed.map(mask_even, mode=mode).batch(2))
+    assert sorted(seen) == [9, 10]
+    for a, b in zip(plain, mapped, strict=True):
+        odd = np.asarray(a["input_ids"]) % 2 == 1
+        assert np.array_equal(b["labels"], np.where(odd, a["labels"], -100))
+    assert np.array_equal(feed.map(mask_even).peek()[0]["labels"], np.asarray(mapped[0]["labels"])[0, :9])
+
+    def other_length(row):
+        return {"labels": row["labels"][1:]}
+
+    with pytest.raises(ThalwegError, match="keeps lengths"):
+        run(feed.map(other_length).batch(2))

@@ -140,7 +140,7 @@ class StreamNode:
         chain = self._chain = build(self.feed, options, None if beyond else until)
         chain.source.take_snapshots(self._snapshots)
         chain.node.restore(self._places)
-        batcher = self._batcher = StreamBatcher(chain.batch, chain.pack, slicing=options.slicing)
+        batcher = self._batcher = StreamBatcher(chain.batch, chain.pack, chain.row_maps, options.slicing)
         shape = Shape(batcher.stage.size, options.accumulation, options.tail, until, chain.pack is not None)
         firsts = {s: chain.node.begin_of(s, t) for s, t in self._places.items()}
         whole = json.dumps(firsts) == json.dumps(self._places)

@@ -38,13 +38,20 @@ class StreamBatcher:
     Args:
         batch: the batching stage; None gives rows one by one.
         pack: the packing stage; None where a row is a sample.
+        row_maps: functions on packed rows.
         slicing: the slice that this rank gets of each row; None: whole rows.
     """
 
-    def __init__(self, batch: st.Batch | None, pack: st.Pack | None, slicing: Slicing | None = None) -> None:
+    def __init__(
+        self,
+        batch: st.Batch | None,
+        pack: st.Pack | None,
+        row_maps: Sequence[st.Map] = (),
+        slicing: Slicing | None = None,
+    ) -> None:
         self.stage = batch if batch is not None else st.Batch(1)
         self._pack = pack
-        self._collator = Collator(self.stage, pack, cast("Reader", _Samples()), {}, slicing=slicing)
+        self._collator = Collator(self.stage, pack, cast("Reader", _Samples()), {}, row_maps, slicing=slicing)
         self._template: list[Row] | None = None
 
     def batch(self, rows: Sequence[Row], filler: int) -> Batch:

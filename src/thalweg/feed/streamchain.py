@@ -38,6 +38,7 @@ class Chain:
         shards: number of all sub-streams.
         pack: the packing stage, None where a row is a sample.
         batch: the batching stage, None where the feed has none.
+        row_maps: functions on packed rows.
         named: (stage as typed, node) in order, for counters.
         identity: digests by part; "map" is the code of functions.
     """
@@ -48,6 +49,7 @@ class Chain:
     shards: int
     pack: st.Pack | None = None
     batch: st.Batch | None = None
+    row_maps: list[st.Map] = field(default_factory=list[st.Map])
     named: list[tuple[str, Any]] = field(default_factory=list[tuple[str, Any]])
     identity: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -229,6 +231,9 @@ def _add(chain: Chain, stage: st.Stage, key: tuple[Any, ...], options: RunOption
     if isinstance(stage, st.Shuffle):
         own = seed if stage.seed is None else stage.seed
         chain.node = WindowNode(chain.node, stage.buffer_size, (own, *place))
+    elif isinstance(stage, st.Map) and chain.pack is not None:
+        chain.row_maps.append(stage)  # it sees a row as it is laid out
+        return
     elif isinstance(stage, st.Map):
         if stage.batched:
             chain.node = GroupNode(chain.node, BATCHED if stage.batched is True else int(stage.batched))

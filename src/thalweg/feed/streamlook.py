@@ -33,7 +33,7 @@ def walk(feed: Feed) -> Iterator[Any]:
         return
     chain = build(feed, options, 1)
     chain.node.restore({s: chain.node.first(s) for s in chain.subs})
-    rows = StreamBatcher(st.Batch(1), chain.pack)
+    rows = StreamBatcher(st.Batch(1), chain.pack, chain.row_maps)
     try:
         for event in chain.node:
             if event[KIND] == FAIL:
