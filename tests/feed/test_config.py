@@ -71,7 +71,10 @@ EXAMPLES = {
         [REC, {"filter": {"fn": "config_code:keep", "columns": ["length"]}}],
         [REC, {"filter": {"fn": "config_code:info", "with_info": True}}],
     ],
-    st.Cache: [[REC, {"cache": {"path": "c", "what": "lengths", "scope": "shared"}}]],
+    st.Cache: [
+        [REC, {"cache": {"path": "c", "what": "lengths", "scope": "shared"}}],
+        [REC, {"cache": {"max_bytes": "2GB"}}],
+    ],
     st.Pack: [[REC, {"pack": {"capacity": 64, "policy": "window_16", "overlong": "drop", "align": 2, "max_docs": 4,
                               "repack": "never"}}]],
     st.Balance: [[REC, {"balance": {"by": "tokens", "window": 8, "run": 4, "a": 2.0, "b": 0.5}}]],

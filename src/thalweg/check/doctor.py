@@ -25,6 +25,7 @@ from thalweg.core.errors import ConfigError
 from thalweg.core.sample import INPUT_IDS
 from thalweg.feed import stages as st
 from thalweg.feed.feed import Feed
+from thalweg.feed.held import bytes_of
 
 LEVELS = ("error", "warning", "note", "ok")
 
@@ -167,7 +168,7 @@ def _take(e: Evidence, part: Gathered) -> None:
         e.columns.append(t.sample)
         if t.sample.get(INPUT_IDS) is not None:
             e.segments.append(segment_of(t.name, t.sample, raw=raw, source=part.name))
-    sizes = [_bytes(t.sample) for t in part.taken]
+    sizes = [bytes_of(t.sample) for t in part.taken]
     if sizes:
         e.sample_bytes = max(e.sample_bytes, sum(sizes) / len(sizes))
 
@@ -179,17 +180,6 @@ def _lengths(e: Evidence, parts: Sequence[Gathered]) -> None:
         e.lengths = np.concatenate([np.asarray(k) for k in known])
     elif e.segments:
         e.lengths = np.array([len(s.ids) for s in e.segments], np.int64)
-
-
-def _bytes(value: Any) -> int:
-    """Give the bytes of a value's content."""
-    if isinstance(value, Mapping):
-        return sum(map(_bytes, value.values()))
-    if isinstance(value, str | bytes):
-        return len(value)
-    if isinstance(value, list | tuple):
-        return sum(map(_bytes, value)) + 8 * len(value)
-    return int(getattr(value, "nbytes", 8))
 
 
 def judge(e: Evidence, group: str = "") -> Report:

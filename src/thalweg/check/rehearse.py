@@ -10,71 +10,19 @@ from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from thalweg.check.evidence import Evidence, Walked
 from thalweg.check.gather import Gathered
 from thalweg.check.rows import rows_of, segments_of
 from thalweg.core.errors import ThalwegError
-from thalweg.core.sample import INPUT_IDS, Sample
-from thalweg.core.state import digest
+from thalweg.core.sample import INPUT_IDS
 from thalweg.core.topology import Topology
 from thalweg.feed import stages as st
 from thalweg.feed.feed import Feed
+from thalweg.feed.held import Held
 from thalweg.feed.loader import FeedLoader
-from thalweg.feed.source import Columns, columns_of, hash_ids
 
 BATCHES = 64  # batches whose rows are looked at
 RANKS = 4  # pretended ranks at most
-
-
-class Held:
-    """Samples in memory, as a source with their own ids."""
-
-    lineage: Mapping[str, Any]
-
-    def __init__(self, rows: Sequence[Sample], ids: Sequence[str], lineage: Mapping[str, Any]) -> None:
-        self.rows, self._ids, self.lineage = list(rows), list(ids), lineage
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def lengths(self) -> NDArray[np.int32] | None:
-        """Token counts, None where a sample has no tokens."""
-        if not all(INPUT_IDS in r for r in self.rows):
-            return None
-        return np.array([len(r[INPUT_IDS]) for r in self.rows], np.int32)
-
-    @property
-    def facts(self) -> Mapping[str, NDArray[Any]]:
-        """`length` where it is known."""
-        lengths = self.lengths
-        return {} if lengths is None else {"length": lengths}
-
-    @property
-    def fingerprint(self) -> str:
-        """Hash of the ids."""
-        return digest(self._ids)
-
-    @property
-    def columns(self) -> tuple[str, ...] | None:
-        """Columns of the first sample."""
-        return tuple(self.rows[0]) if self.rows else None
-
-    def read(self, indices: NDArray[np.int64], columns: Sequence[str] | None = None) -> Columns:
-        """Read samples."""
-        rows = [self.rows[i] for i in indices.tolist()]
-        return columns_of(rows if columns is None else [{c: r[c] for c in columns if c in r} for r in rows])
-
-    def ids(self, indices: NDArray[np.int64]) -> list[str]:
-        """Give ids."""
-        return [self._ids[i] for i in indices.tolist()]
-
-    def id_hashes(self, indices: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Hash ids."""
-        return hash_ids(self.ids(indices))
 
 
 def rehearsal(feed: Feed, parts: Sequence[Gathered], made_by: Sequence[st.Stage]) -> Feed | None:

@@ -23,6 +23,7 @@ from thalweg.feed.feed import Feed
 from thalweg.feed.mapped import Leaf, code_of_stage
 from thalweg.feed.nodeplans import NodePlans
 from thalweg.feed.passes import cached, kept_by
+from thalweg.feed.remember import remembered
 from thalweg.feed.source import Source
 from thalweg.feed.tables import tables_of
 from thalweg.feed.views import Part, Union
@@ -139,7 +140,7 @@ def applied(leaf: Leaf, stage: st.Stage) -> Leaf:
     elif isinstance(stage, st.Map):
         leaf.maps.append(stage)
     elif isinstance(stage, st.Cache):
-        leaf = cached(leaf, stage)
+        leaf = cached(leaf, stage) if stage.max_bytes is None else remembered(leaf, stage)
     elif isinstance(stage, st.Shuffle):
         leaf.shuffle = stage
     return leaf

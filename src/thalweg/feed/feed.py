@@ -169,15 +169,24 @@ class Feed:
             )
         )
 
-    def cache(self, path: str | None = None, *, what: str = "samples", scope: str = "node") -> "Feed":
+    def cache(
+        self,
+        path: str | None = None,
+        *,
+        what: str = "samples",
+        scope: str = "node",
+        max_bytes: int | str | None = None,
+    ) -> "Feed":
         """Run what precedes once, shared by the ranks, resumable; lengths are known from here on.
 
         Args:
             path: folder; None takes the user's cache folder, keyed by data, code and tokenizer.
             what: "samples", or "lengths" to keep only counts and map again when read.
-            scope: "node" | "shared" | "rank".
+            scope: "node": one result a machine; "shared": one for all, below a `path` that all see; "rank": each rank
+                keeps a share of its own, 1/world of the work and the memory, and reads no other.
+            max_bytes: hold the samples in memory instead, at most so many bytes ("2GB"), as long as the feed lives.
         """
-        return self._then(st.Cache(path, what, scope))
+        return self._then(st.Cache(path, what, scope, max_bytes))
 
     # ---- samples to rows and batches
 

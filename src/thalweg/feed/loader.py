@@ -25,6 +25,7 @@ from thalweg.feed.ledger import Ledger
 from thalweg.feed.node import BatchNode, RunOptions
 from thalweg.feed.pace import Pace
 from thalweg.feed.planned import PlannedNode
+from thalweg.feed.ranked import is_ranked, ranked
 from thalweg.feed.slicing import Slicing, slicing
 from thalweg.plan.steps import TAILS
 
@@ -137,6 +138,8 @@ class FeedLoader:
 
     def _engine(self) -> BatchNode:
         if self.feed.kind == "planned":
+            if is_ranked(self.feed) and self.options.topology.dp_size > 1:
+                return ranked(self.feed, self.options, ledger=self._ledger)
             compiled = compile_feed(self.feed, self.options.seed)
             if compiled.leaves and self.options.epochs is not None and _endless_rule(self.feed):
                 raise ConfigError(

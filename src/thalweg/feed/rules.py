@@ -244,6 +244,14 @@ def _check_cache(stage: Any, before: Sequence[Stage]) -> None:
             where=str(stage),
             fix="put .cache() before that map",
         )
+    drawn = next((s for s in before if isinstance(s, Map) and draws_at_random(s.fn)), None)
+    if drawn is not None:
+        fix = "draw from info.rng (with_info=True) behind the cache"
+        raise ConfigError("cache after a map that draws random numbers would freeze them", where=str(drawn), fix=fix)
+    if stage.scope == "shared" and stage.path is None:
+        raise ConfigError('scope="shared" needs a place that all machines see', where="cache", fix="give path=")
+    if stage.max_bytes is not None and (stage.path is not None or stage.what != "samples"):
+        raise ConfigError("max_bytes holds samples in memory: no path, no counts", where="cache", fix="one of the two")
 
 
 def _check_mix(stage: Any, _before: Sequence[Stage]) -> None:

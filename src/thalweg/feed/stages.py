@@ -203,6 +203,7 @@ class Cache(Stage):
     path: str | None = None
     what: str = "samples"
     scope: str = "node"
+    max_bytes: int | str | None = None
     verb: ClassVar[str] = "cache"
 
 
