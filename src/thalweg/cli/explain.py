@@ -34,11 +34,11 @@ def facts(executor: Any, plan: Any) -> dict[str, Any]:
     from thalweg.run.manifest import step_ids  # noqa: PLC0415
     from thalweg.run.plan import changes  # noqa: PLC0415
 
-    refused = changes(executor.logging_dir, plan.manifest) if executor.skip_completed else []
+    refused = changes(executor.home, plan.manifest) if executor.skip_completed else []
     missing = executor.get_incomplete_ranks() if executor.skip_completed and not refused else list(range(plan.tasks))
     busiest = max(plan.bytes_of_rank, default=0)
     return {
-        "logging_dir": str(executor.logging_dir),
+        "logging_dir": str(executor.home),
         "executor": type(executor).__name__,
         "workers": getattr(executor, "workers", None),
         "tasks": plan.tasks,

@@ -38,10 +38,10 @@ def command(target: str, workers: int | None, adopt: bool | None, rerun: bool, q
             raise click.exceptions.Exit(130) from None
     if as_json:
         found: list[dict[str, Any]] = [
-            {"logging_dir": str(e.logging_dir), "tasks": e.tasks, "stats": s.to_dict()} for e, s in done
+            {"logging_dir": str(e.home), "tasks": e.tasks, "stats": s.to_dict()} for e, s in done
         ]
         print_json({"runs": found})
         return
     for executor, stats in done:
-        say(f"{stats.ranks} of {executor.tasks} ranks complete, {executor.logging_dir}")
+        say(f"{stats.ranks} of {executor.tasks} ranks complete, {executor.home}")
         click.echo(str(stats))

@@ -3,7 +3,6 @@
 Decides the exit status. Merging is a fold over the ranks' files and may be done at any time.
 """
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -16,17 +15,19 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("logging_dirs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("logging_dirs", nargs=-1, required=True, metavar="LOGGING_DIR...")
 @json_option
-def command(logging_dirs: tuple[Path, ...], as_json: bool) -> None:
+def command(logging_dirs: tuple[str, ...], as_json: bool) -> None:
     """Merge and show the statistics of the runs in LOGGING_DIRS; exit status 1 when books do not balance."""
     from thalweg.run.executor import merge_stats  # noqa: PLC0415
+    from thalweg.run.logging_dir import logging_dir_at  # noqa: PLC0415
 
     found: dict[str, PipelineStats] = {}
     for path in logging_dirs:
-        if not (path / "stats").is_dir():
-            raise InputError("there are no statistics here", where=str(path), fix="give the logging_dir of an executor")
-        found[str(path)] = merge_stats(path)
+        home = logging_dir_at(path)
+        if home.newest() is None and not home.marked():
+            raise InputError("there are no statistics here", where=path, fix="give the logging_dir of an executor")
+        found[path] = merge_stats(home)
     if as_json:
         print_json({name: stats.to_dict() for name, stats in found.items()})
     else:

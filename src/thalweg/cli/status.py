@@ -4,7 +4,6 @@ Decides the lines. Looking is the business of `thalweg.run.watch`.
 """
 
 import time
-from pathlib import Path
 from typing import Any
 
 import click
@@ -13,15 +12,15 @@ from thalweg.cli.output import json_option, print_json
 
 
 @click.command()
-@click.argument("logging_dirs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("logging_dirs", nargs=-1, required=True, metavar="LOGGING_DIR...")
 @click.option("--follow", is_flag=True, help="Show again until all ranks are complete.")
 @click.option("--every", default=2.0, show_default=True, help="Seconds between looks.")
 @json_option
-def command(logging_dirs: tuple[Path, ...], follow: bool, every: float, as_json: bool) -> None:
+def command(logging_dirs: tuple[str, ...], follow: bool, every: float, as_json: bool) -> None:
     """Show how far the runs in LOGGING_DIRS are."""
     from thalweg.run.watch import look  # noqa: PLC0415
 
-    first: dict[Path, tuple[float, int]] = {}
+    first: dict[str, tuple[float, int]] = {}
     while True:
         states = [look(path) for path in logging_dirs]
         now = time.monotonic()

@@ -12,53 +12,51 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import xxhash
 
 from thalweg.core.errors import IntegrityError, RunError
-from thalweg.run.ledger import Attempt, Ledger, fenced, remove
+from thalweg.run.ledger import Ledger, fenced, remove
+from thalweg.run.objects import is_far
+from thalweg.run.uploads import checksum
 from thalweg.store.claim import fsync_dir, fsync_file, link_once, seal, write_durable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from thalweg.run.logging_dir import Attempt, Made
+    from thalweg.run.uploads import Uploads
 
-def record(
-    attempt: Attempt,
-    stages: Mapping[str, str],
-    sums: Mapping[tuple[str, str], tuple[int, str | None]],
-    stats: Mapping[str, Any],
-    patterns: Mapping[str, list[str]],
-) -> dict[str, Any]:
+
+def record(attempt: Attempt, made: Made, far: list[dict[str, Any]]) -> dict[str, Any]:
     """Seal and sync everything an attempt has made and write its record.
 
     Args:
         attempt: the attempt.
-        stages: final folder -> staging directory.
-        sums: (final folder, name) -> (bytes, checksum) where they were taken while writing.
-        stats: the rank's statistics.
-        patterns: final folder -> patterns of all names that this rank may ever write there.
+        made: what it made.
+        far: entries of what it has uploaded.
 
     Returns: the record: attempt, rank, files with their final paths, sizes and checksums.
     """
     files: list[dict[str, Any]] = []
-    for final, stage in stages.items():
+    for final, stage in made.stages.items():
+        if is_far(final):
+            continue
         for folder, names in _tree(stage):
             for name in names:
                 source = f"{folder}/{name}"
                 seal(source)
                 fsync_file(source)
                 relative = os.path.relpath(source, stage)
-                size, checksum = sums.get((final, relative), (-1, None))
+                size, summed = made.sums.get((final, relative), (-1, None))
                 real = os.stat(source).st_size  # noqa: PTH116
                 if size not in {-1, real}:
                     raise IntegrityError(f"{size} bytes were written and {real} are there", where=source)
-                checksum = checksum or _checksum(source)
-                files.append({"from": source, "to": f"{final}/{relative}", "bytes": real, "xxh3": checksum})
+                summed = summed or checksum(source)
+                files.append({"from": source, "to": f"{final}/{relative}", "bytes": real, "xxh3": summed})
             fsync_dir(folder)
-    entry = {"rank": attempt.rank, "attempt": attempt.id, "files": sorted(files, key=lambda f: f["to"])}
-    entry |= {"folders": list(stages), "patterns": dict(patterns)}
-    write_durable(attempt.path / "stats", msgspec.json.encode(stats))
+    entry = {"rank": attempt.rank, "attempt": attempt.id, "files": sorted(files, key=lambda f: f["to"]), "far": far}
+    entry |= {"folders": [f for f in made.stages if not is_far(f)], "patterns": dict(made.patterns)}
+    write_durable(attempt.path / "stats", msgspec.json.encode(made.stats))
     write_durable(attempt.path / "mark", b"")
     write_durable(attempt.path / "rec", msgspec.json.encode(entry))
     for place in attempt.places:
@@ -69,14 +67,6 @@ def record(
 
 def _tree(stage: str) -> list[tuple[str, list[str]]]:
     return [(folder, sorted(names)) for folder, _, names in os.walk(stage, topdown=False)]
-
-
-def _checksum(path: str) -> str:
-    sum64 = xxhash.xxh3_64()
-    with open(path, "rb") as file:  # noqa: PTH123
-        while block := file.read(1 << 20):
-            sum64.update(block)
-    return sum64.hexdigest()
 
 
 def commit(ledger: Ledger, attempt: Attempt) -> bool:
@@ -95,7 +85,7 @@ def commit(ledger: Ledger, attempt: Attempt) -> bool:
     return theirs is not None and theirs["attempt"] == attempt.id
 
 
-def publish(ledger: Ledger, rank: int) -> None:
+def publish(ledger: Ledger, rank: int, uploads: Uploads) -> None:
     """Put the files of a rank's commit in their places and mark the rank; any process may, at any time.
 
     Raises:
@@ -112,7 +102,11 @@ def publish(ledger: Ledger, rank: int) -> None:
         return
     for file in entry["files"]:
         _place(file)
+    if uploads.complete(entry["far"], entry["attempt"]) is not None:
+        raise fenced(ledger.root)
     _set_aside(ledger, rank, entry, home)
+    if not ledger.record.get("fresh_outputs", False):
+        uploads.remove_stale(entry["patterns"], entry["far"])
     _move(home / "stats", ledger.dir("stats") / f"{rank:05d}.json")
     for folder in {os.path.dirname(f["to"]) for f in entry["files"]} | {str(ledger.dir("stats"))}:  # noqa: PTH120
         fsync_dir(folder)
@@ -132,7 +126,7 @@ def _place(file: Mapping[str, Any]) -> None:
 
 def _check_placed(file: Mapping[str, Any], target: str) -> None:
     try:
-        right = os.stat(target).st_size == file["bytes"] and _checksum(target) == file["xxh3"]  # noqa: PTH116
+        right = os.stat(target).st_size == file["bytes"] and checksum(target) == file["xxh3"]  # noqa: PTH116
     except FileNotFoundError:
         right = False
     if not right:
@@ -158,8 +152,8 @@ def _set_aside(ledger: Ledger, rank: int, entry: Mapping[str, Any], home: Path) 
     older = {f["to"] for old in ledger.old_commits(rank) for f in old["files"]} - named
     stale = {path for path in older if path.startswith(ours)}
     if not ledger.record.get("fresh_outputs", False):
-        for folder, patterns in entry["patterns"].items():
-            stale |= _matching(folder, patterns) - named
+        for folder in entry["folders"]:
+            stale |= _matching(folder, entry["patterns"].get(folder, [])) - named
     for number, path in enumerate(sorted(stale)):
         aside = home / "stale"
         try:
@@ -189,20 +183,13 @@ def collect(ledger: Ledger, rank: int) -> None:
         remove(path)
 
 
-def sweep(ledger: Ledger, ranks: set[int] | None = None) -> list[int]:
+def sweep(ledger: Ledger, uploads: Uploads) -> list[int]:
     """Publish every commit that has no mark and remove what attempts of marked ranks left. Returns ranks published."""
-    waiting = ledger.committed() - ledger.marked()
-    done = sorted(waiting if ranks is None else waiting & ranks)
+    done = sorted(ledger.committed() - ledger.marked())
     for rank in done:
-        publish(ledger, rank)
+        publish(ledger, rank, uploads)
     left = ledger.all_attempts()
     for rank in left.keys() & ledger.marked():
         for path in left[rank]:
             remove(path)
     return done
-
-
-def abandon(attempt: Attempt) -> None:
-    """Remove an attempt that failed, to free its space."""
-    for place in attempt.places:
-        remove(place)

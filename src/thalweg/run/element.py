@@ -55,7 +55,7 @@ def run_element(path: Path, environ: Mapping[str, str]) -> list[int]:
     failures: dict[int, Failure] = {}
     done: list[int] = []
     for rank in mine:
-        if rank in task.ledger.marked():
+        if rank in task.run.marked():
             continue
         try:
             task(rank, lambda read: None)  # noqa: ARG005  (progress is written to the logging directory)
@@ -63,7 +63,7 @@ def run_element(path: Path, environ: Mapping[str, str]) -> list[int]:
         except Exception as error:  # noqa: BLE001  (one failing rank does not stop the others)
             failures[rank] = Failure.of(error)
     if failures:
-        raise failed(failures, executor.tasks, len(task.ledger.marked()), executor.logging_dir)
+        raise failed(failures, executor.tasks, len(task.run.marked()), executor.home)
     return done
 
 
@@ -73,18 +73,16 @@ def finish(path: Path) -> PipelineStats:
     Raises:
         RunError: ranks are missing; they are named.
     """
-    from thalweg.run.commit import sweep  # noqa: PLC0415
-
     known: dict[str, Any] = cloudpickle.loads(path.read_bytes())
     executor, task = known["executor"], known["task"]
-    sweep(task.ledger)
-    stats: PipelineStats = executor.finish(task.ledger)
+    task.run.sweep()
+    stats: PipelineStats = executor.finish(task.run)
     missing = executor.get_incomplete_ranks()
     if missing:
         shown = ", ".join(map(str, missing[:20])) + (", ..." if len(missing) > 20 else "")
         raise RunError(
             f"{len(missing)} of {executor.tasks} ranks are not complete: {shown}",
-            where=str(executor.logging_dir),
+            where=str(executor.home),
             fix="see thalweg logs --failed, then submit the same pipeline again: only these ranks run",
         )
     return stats

@@ -6,11 +6,8 @@ Decides what a launch does before and after its ranks run. Knows not where they 
 from __future__ import annotations
 
 import logging
-import os
 from abc import ABC, abstractmethod
-from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -20,15 +17,16 @@ from thalweg.core.errors import ConfigError, RunError
 from thalweg.core.stats import PipelineStats, merge
 from thalweg.run.copies import Copies, copies_of
 from thalweg.run.foreign import read_file
-from thalweg.run.ledger import newest
+from thalweg.run.logging_dir import LoggingDir, logging_dir_at
 from thalweg.run.plan import Plan, open_run, plan
+from thalweg.run.posix import PosixDir
 from thalweg.run.task import Task
-from thalweg.store.claim import fsync_dir
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
-    from thalweg.run.ledger import Ledger
+    from thalweg.run.logging_dir import Run
     from thalweg.work.processes import Failure
 
 log = logging.getLogger("thalweg.run")
@@ -60,7 +58,8 @@ class PipelineExecutor(ABC):
     Args:
         pipeline: steps: callables `(data, rank, world_size) -> iterator`, or documents as the first.
         tasks: number of ranks: into how many shares the units are dealt.
-        logging_dir: directory of the run's record, marks, statistics and logs; one run each.
+        logging_dir: directory of the run's record, marks, statistics and logs; one run each. A path, a URL such as
+            "s3://bucket/logs", or (URL, options of the fsspec file system).
         skip_completed: False runs all ranks again, as a new generation.
         randomize_start_duration: ranks start after a random part of this many seconds.
         depends: another executor that must be complete first; it is run if it is not.
@@ -72,7 +71,7 @@ class PipelineExecutor(ABC):
         self,
         pipeline: Sequence[Any],
         tasks: int,
-        logging_dir: str | os.PathLike[str] | None,
+        logging_dir: Any,
         *,
         skip_completed: bool = True,
         randomize_start_duration: float = 0,
@@ -91,11 +90,26 @@ class PipelineExecutor(ABC):
         if not pipeline:
             raise ConfigError("the pipeline is empty", fix="give at least one step")
         self.pipeline, self.tasks = list(pipeline), tasks
-        self.logging_dir = Path(os.path.abspath(os.path.expanduser(os.fspath(logging_dir))))  # noqa: PTH100, PTH111
+        self.home = logging_dir_at(logging_dir)
         self.skip_completed, self.adopt = skip_completed, adopt
         self.randomize_start_duration = randomize_start_duration
         self.depends, self.run_on_dependency_fail = depends, run_on_dependency_fail
         self.failures: dict[int, Failure] = {}
+
+    @property
+    def logging_dir(self) -> Path:
+        """The logging directory as a local path.
+
+        Raises:
+            ConfigError: it is on an object store, and what asks needs files.
+        """
+        if not isinstance(self.home, PosixDir):
+            raise ConfigError(
+                f"{type(self).__name__} needs a logging directory on a file system that all processes see",
+                where=str(self.home),
+                fix="name a directory",
+            )
+        return self.home.root
 
     @property
     def world_size(self) -> int:
@@ -128,13 +142,13 @@ class PipelineExecutor(ABC):
             if hasattr(step, "inherit"):
                 step.inherit(self.pipeline[:place])
         pickled = self.pickle_pipeline()
-        ledger = open_run(self.logging_dir, planned, skip_completed=self.skip_completed, adopt=self.adopt)
-        if ledger.generation and not ledger.committed():
+        run = open_run(self.home, planned, skip_completed=self.skip_completed, adopt=self.adopt)
+        if run.generation and isinstance(self.home, PosixDir) and not run.committed():
             for place, step in enumerate(self.pipeline):
                 if hasattr(step, "restart_outputs"):
-                    step.restart_outputs(self.logging_dir / f"old/g{ledger.generation - 1}/outputs/{place}")
+                    step.restart_outputs(self.logging_dir / f"old/g{run.generation - 1}/outputs/{place}")
         environment = tuple(self.environment.items())
-        task = Task(pickled, ledger, self.tasks, environment, self.randomize_start_duration)
+        task = Task(pickled, self.home, run, self.tasks, environment, self.randomize_start_duration)
         return self.launch(task, planned)
 
     @abstractmethod
@@ -172,62 +186,59 @@ class PipelineExecutor(ABC):
 
     def get_incomplete_ranks(self) -> list[int]:
         """List the ranks without a completion mark."""
-        path = self.logging_dir / "completions"
-        marked = {int(p.name) for p in path.iterdir() if p.name.isdigit()} if path.is_dir() else set[int]()
+        marked = self.home.marked()
         return [rank for rank in range(self.tasks) if rank not in marked]
 
-    def finish(self, ledger: Ledger) -> PipelineStats:
+    def finish(self, run: Run) -> PipelineStats:
         """Merge the statistics of all complete ranks; when all are, let steps merge their outputs.
 
         Raises:
             RunError: ranks of this launch failed.
         """
-        marked = ledger.marked()
-        stats = merge_stats(self.logging_dir)
+        marked = run.marked()
+        stats = merge_stats(self.home)
         if len(marked) == self.tasks:
+            run.tidy(marked)
             for step in self.pipeline:
                 if hasattr(step, "merge_outputs"):
-                    step.merge_outputs(self.tasks)
+                    step.merge_outputs(self.tasks, run.generation)
         for step in stats.unbalanced:
             log.error("the books of step %s do not balance: %s", step.id, step.tally.to_dict())
         if self.failures:
-            raise failed(self.failures, self.tasks, len(marked), self.logging_dir)
+            raise failed(self.failures, self.tasks, len(marked), self.home)
         return stats
 
 
-def merge_stats(root: Path) -> PipelineStats:
-    """Fold the statistics of all complete ranks and write `stats.json`; any process may, at any time."""
+def merge_stats(logging_dir: Any) -> PipelineStats:
+    """Fold the statistics of all complete ranks and write `stats.json`; any process may, at any time.
+
+    Args:
+        logging_dir: as executors take it.
+    """
+    home = logging_dir_at(logging_dir)
     parts: list[PipelineStats] = []
-    folder = root / "stats"
-    for path in sorted(folder.glob("*.json")) if folder.is_dir() else []:
-        data: Any = msgspec.json.decode(path.read_bytes())
-        parts.append(PipelineStats.from_dict(data) if isinstance(data, dict) else read_file(data, _ids(root)))
+    ids: list[str] | None = None
+    for data in home.stats():
+        if not isinstance(data, dict) and ids is None:
+            run = home.newest()
+            ids = [] if run is None else list(run[1]["manifest"]["steps"])
+        parts.append(PipelineStats.from_dict(data) if isinstance(data, dict) else read_file(data, ids or []))
     stats = merge(parts)
-    target = root / "stats.json"
-    fresh = root / f".stats.json.{os.getpid()}"
-    fresh.write_bytes(msgspec.json.format(msgspec.json.encode(stats.to_dict())))
-    with suppress(FileNotFoundError):
-        fresh.replace(target)
-    fsync_dir(root)
+    home.write("stats.json", msgspec.json.format(msgspec.json.encode(stats.to_dict())))
     return stats
 
 
-def _ids(root: Path) -> list[str]:
-    run = newest(root)
-    return [] if run is None else list(run[1]["manifest"]["steps"])
-
-
-def failed(failures: Mapping[int, Failure], tasks: int, complete: int, root: Path) -> RunError:
+def failed(failures: Mapping[int, Failure], tasks: int, complete: int, home: LoggingDir) -> RunError:
     """Make the one error of a run: a table of failed ranks with their exceptions and logs."""
     rows = [
         f"\n  rank {rank:05d}  {f.kind}: {f.message.splitlines()[0] if f.message else ''}"
-        f"\n              {root / 'logs' / f'task_{rank:05d}.log'}"
+        f"\n              {home.log_place(rank)}"
         for rank, f in sorted(failures.items())[:50]
     ]
     more = f"\n  and {len(failures) - 50} more" if len(failures) > 50 else ""
     error = RunError(
         f"{len(failures)} of {tasks} ranks failed, {complete} are complete" + "".join(rows) + more,
-        where=str(root),
+        where=str(home),
         fix="repair the cause and run the same command again: only what is missing runs",
     )
     error.__dict__["failures"] = dict(failures)

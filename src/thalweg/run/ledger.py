@@ -18,29 +18,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from thalweg.core.errors import RunError
+from thalweg.run.logging_dir import KINDS, Attempt, ranks_in
 from thalweg.store.claim import create_once, fsync_dir, generation_of, make_generation_dir
 
-KINDS = ("completions", "commits", "stats")
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """One try of one rank: a directory that no other process ever uses."""
-
-    rank: int
-    id: str
-    path: Path
-    outside: tuple[Path, ...] = ()  # stages on other file systems
-
-    @property
-    def places(self) -> list[Path]:
-        """All directories of this try."""
-        return [self.path, *self.outside]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +69,8 @@ class Ledger:
             path.mkdir()
         except FileNotFoundError as error:
             raise fenced(self.root) from error
-        return Attempt(rank, name, path)
+        outside = tuple(self.stage_root(final) / path.name for final in self.record.get("outside", ()))
+        return Attempt(rank, name, path, outside)
 
     def marked(self) -> set[int]:
         """List the ranks that are complete."""
@@ -115,6 +103,12 @@ class Ledger:
                     found.setdefault(int(rank), []).append(path)
         return found
 
+    def commits_of(self, generation: int) -> Iterator[dict[str, Any]]:
+        """Read all commits of an earlier generation."""
+        for path in (self.root / f"old/g{generation}/commits").glob("*"):
+            if path.name.isdigit():
+                yield dict(msgspec.json.decode(path.read_bytes()))
+
     def old_commits(self, rank: int) -> list[dict[str, Any]]:
         """Read the commits of a rank in earlier generations; ranks that are no more are shared out among the rest."""
         found: list[dict[str, Any]] = []
@@ -139,7 +133,7 @@ def fenced(root: Path) -> RunError:
 
 def _ranks(path: Path) -> set[int]:
     with suppress(FileNotFoundError):
-        return {int(p.name) for p in path.iterdir() if p.name.isdigit()}
+        return ranks_in(p.name for p in path.iterdir())
     return set()
 
 

@@ -14,7 +14,6 @@ from thalweg.run.progress import Progress
 from thalweg.work.processes import Failure, Outcome, StartMethod, supervise
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterator, Sequence
 
     from thalweg.core.stats import PipelineStats
@@ -44,7 +43,7 @@ class LocalPipelineExecutor(PipelineExecutor):
         pipeline: Sequence[Any],
         tasks: int = 1,
         workers: int = -1,
-        logging_dir: str | os.PathLike[str] | None = None,
+        logging_dir: Any = None,
         depends: PipelineExecutor | None = None,
         skip_completed: bool = True,
         start_method: StartMethod = "forkserver",
@@ -80,13 +79,13 @@ class LocalPipelineExecutor(PipelineExecutor):
 
     def launch(self, task: Task, planned: Plan) -> PipelineStats:
         """Run this machine's missing ranks."""
-        marked = task.ledger.marked()
+        marked = task.run.marked()
         mine = range(self.local_rank_offset, self.local_rank_offset + self.local_tasks)
         ranks = [rank for rank in mine if rank not in marked]
         self.failures = {}
         if not ranks:
             log.info("all %d ranks are complete; nothing to do", len(mine))
-            return self.finish(task.ledger)
+            return self.finish(task.run)
         if len(ranks) < len(mine):
             log.info("%d of %d ranks are complete already", len(mine) - len(ranks), len(mine))
         size = sum(planned.bytes_of_rank[rank] for rank in ranks)
@@ -94,11 +93,11 @@ class LocalPipelineExecutor(PipelineExecutor):
         try:
             self._work(task, ranks, progress)
         except KeyboardInterrupt:
-            done = len(task.ledger.marked())
+            done = len(task.run.marked())
             raise KeyboardInterrupt(
                 f"interrupted: {done} of {self.tasks} ranks are complete; the same command again runs the rest"
             ) from None
-        return self.finish(task.ledger)
+        return self.finish(task.run)
 
     def _work(self, task: Task, ranks: list[int], progress: Progress) -> None:
         with progress:

@@ -78,12 +78,13 @@ def final_paths(pipeline: list[Any]) -> list[str]:
     return list(dict.fromkeys(slot.path for slot in slots(pipeline)))
 
 
-def redirect(pipeline: list[Any], stage_of: Callable[[int, str], str]) -> dict[str, str]:
+def redirect(pipeline: list[Any], stage_of: Callable[[int, str], str], generation: int = 0) -> dict[str, str]:
     """Point every output folder at its stage.
 
     Args:
         pipeline: this rank's own copy.
         stage_of: (number of the folder, final path) -> local staging directory.
+        generation: of the run; steps whose file names carry it ask their folder.
 
     Returns: final path -> staging directory.
     """
@@ -95,7 +96,7 @@ def redirect(pipeline: list[Any], stage_of: Callable[[int, str], str]) -> dict[s
     for slot in found:
         stage, folder = stages[slot.path], slot.folder
         if isinstance(folder, OutputFolder):
-            folder.stage = stage
+            folder.stage, folder.generation = stage, generation
         else:
             setattr(slot.owner, slot.name, _foreign_at(folder, stage))
     return stages
@@ -107,6 +108,29 @@ def _foreign_at(folder: Any, stage: str) -> Any:
     os.makedirs(stage, exist_ok=True)  # noqa: PTH103
     # fsspec caches file systems by their arguments: a cached one must never be changed in place
     return type(folder)(stage, fs=LocalFileSystem(auto_mkdir=True), skip_instance_cache=True)
+
+
+def options_of(pipeline: list[Any]) -> dict[str, Any]:
+    """Give the file system's options of each remote output folder, by URL."""
+    found: dict[str, Any] = {}
+    for slot in slots(pipeline):
+        if "://" in slot.path:
+            folder = slot.folder
+            own = isinstance(folder, OutputFolder) and folder.fs is None
+            found[slot.path] = dict(folder.options if own else _true_fs(folder).storage_options)
+    return found
+
+
+def _true_fs(folder: Any) -> Any:
+    fs = folder.fs
+    while hasattr(fs, "fs"):  # a file system that only shifts paths
+        fs = fs.fs
+    return fs
+
+
+def kept(pipeline: list[Any]) -> frozenset[str]:
+    """List the final folders whose file names carry the generation of the run by themselves."""
+    return frozenset(s.path for s in slots(pipeline) if getattr(s.owner, "names_carry_generation", False))
 
 
 def checksums(pipeline: list[Any]) -> dict[tuple[str, str], tuple[int, str | None]]:

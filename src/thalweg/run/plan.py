@@ -5,21 +5,19 @@ Decides whether a launch continues a run, begins one, or is refused. Reads; `ope
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from thalweg.core.errors import RunError
 from thalweg.plan.shard import Unit, deal
-from thalweg.run.commit import sweep
-from thalweg.run.ledger import Ledger, newest, settle, start
 from thalweg.run.manifest import SHOWN, describe_pipeline, differences, step_ids
-from thalweg.run.outputs import final_paths, unprotected
+from thalweg.run.outputs import final_paths, options_of, unprotected
 from thalweg.steps.readers.base import BaseDiskReader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from thalweg.run.logging_dir import LoggingDir, Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +32,7 @@ class Plan:
         outputs: final output folders.
         warnings: what should be known before launch.
         unprotected: steps whose writes, if they make any, appear before their rank is complete.
+        folders: options of remote output folders, by URL; for this process alone, never written.
     """
 
     tasks: int
@@ -43,6 +42,7 @@ class Plan:
     outputs: list[str]
     warnings: list[str]
     unprotected: list[str]
+    folders: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
 
     @property
     def idle(self) -> int:
@@ -72,7 +72,8 @@ def plan(pipeline: list[Any], tasks: int) -> Plan:
             units[name] = [Unit(f.path, size=f.size) for f in files]
     shares = [sum(u.size for us in units.values() for u in deal(us, r, tasks)) for r in range(tasks)]
     manifest = {"tasks": tasks, "inputs": inputs, "steps": describe_pipeline(pipeline)}
-    found = Plan(tasks, manifest, units, shares, final_paths(pipeline), [], unprotected(pipeline))
+    harm, options = unprotected(pipeline), options_of(pipeline)
+    found = Plan(tasks, manifest, units, shares, final_paths(pipeline), [], harm, options)
     if found.idle:
         found.warnings.insert(0, f"{found.idle} of {tasks} tasks will have nothing to do")
     return found
@@ -90,78 +91,59 @@ def _files(step: Any) -> list[Any] | None:
     return [f for f in Folder.of(folder).list_files(recursive=step.recursive) if f.path in names]
 
 
-def changes(root: Path, manifest: Mapping[str, Any]) -> list[str] | None:
+def changes(home: LoggingDir, manifest: Mapping[str, Any]) -> list[str] | None:
     """Name how a launch differs from the run in a logging directory; None where there is no run yet."""
-    run = newest(root)
+    run = home.newest()
     return None if run is None else differences(run[1]["manifest"], manifest)
 
 
-def open_run(root: Path, planned: Plan, *, skip_completed: bool, adopt: bool) -> Ledger:
+def open_run(home: LoggingDir, planned: Plan, *, skip_completed: bool, adopt: bool) -> Run:
     """Join the run in a logging directory, or begin one.
 
     Raises:
         RunError: the directory holds another run, and the difference is named; or marks that no record explains.
     """
-    run = newest(root)
-    if run is None:
-        marks = sorted(p.name for p in (root / "completions").glob("*")) if (root / "completions").is_dir() else []
+    newest = home.newest()
+    if newest is None:
+        marks = home.foreign_marks()
         if marks and skip_completed:
-            return _adopt_foreign(root, planned, marks, adopt=adopt)
-        return start(root, 0, _record(root, planned))
-    number, record = run
-    ledger = Ledger(root, number, record)
-    settle(ledger)
+            return _adopt_foreign(home, planned, marks, adopt=adopt)
+        return home.start(0, _record(home, planned), planned.folders)
+    number, record = newest
+    run = home.join(number, record, planned.folders)
     found = differences(record["manifest"], planned.manifest)
     if skip_completed and not found:
-        sweep(ledger)
-        return ledger
+        run.sweep()
+        return run
     if found and not adopt and skip_completed:
         more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
         raise RunError(
             "this logging directory belongs to another run: " + "; ".join(found[:SHOWN]) + more,
-            where=str(root),
+            where=str(home),
             fix="name another logging_dir, or begin this run anew with adopt=True (--adopt): its ranks all run again",
         )
-    return start(root, number + 1, _record(root, planned))
+    return home.start(number + 1, _record(home, planned), planned.folders)
 
 
-def _record(root: Path, planned: Plan) -> dict[str, Any]:
-    root.mkdir(parents=True, exist_ok=True)
-    device = root.stat().st_dev
-    outside = [p for p in planned.outputs if "://" not in p and _device(p) != device]
-    fresh = all(not os.path.isdir(p) or not any(_visible(p)) for p in planned.outputs if "://" not in p)  # noqa: PTH112
-    return {"manifest": planned.manifest, "tasks": planned.tasks, "outside": outside, "fresh_outputs": fresh}
+def _record(home: LoggingDir, planned: Plan) -> dict[str, Any]:
+    return {"manifest": planned.manifest, "tasks": planned.tasks, **home.facts(planned.outputs, planned.folders)}
 
 
-def _visible(path: str) -> list[str]:
-    return [p.name for p in Path(path).iterdir() if not p.name.startswith(".")]
-
-
-def _device(path: str) -> int:
-    place = Path(path)
-    while not place.exists():
-        place = place.parent
-    return place.stat().st_dev
-
-
-def _adopt_foreign(root: Path, planned: Plan, marks: list[str], *, adopt: bool) -> Ledger:
+def _adopt_foreign(home: LoggingDir, planned: Plan, marks: list[str], *, adopt: bool) -> Run:
     """Take over the completed ranks of a run that another program began, if asked."""
     shown = ", ".join(marks[:20]) + (", ..." if len(marks) > 20 else "")
     if not adopt:
         raise RunError(
             f"{len(marks)} ranks are marked complete here by another program ({shown}), without a record of their run",
-            where=str(root / "completions"),
+            where=f"{home}/completions",
             fix="adopt=True (--adopt) trusts these marks, skip_completed=False runs all; or name another logging_dir",
         )
     ranks = [int(m) for m in marks if m.isdigit()]
     if ranks and max(ranks) >= planned.tasks:
         raise RunError(
             f"rank {max(ranks)} is marked complete, but the run has {planned.tasks} tasks",
-            where=str(root / "completions"),
+            where=f"{home}/completions",
             fix="give the number of tasks of the run that is to be taken over",
         )
-    if not (root / "completions" / ".generation").exists():
-        for kind in ("completions", "stats"):
-            (root / kind).mkdir(exist_ok=True)
-            (root / kind / ".generation").write_text("0")
-    return start(root, 0, _record(root, planned) | {"adopted": ranks, "fresh_outputs": False})
+    home.take_over()
+    return home.start(0, _record(home, planned) | {"adopted": ranks, "fresh_outputs": False}, planned.folders)

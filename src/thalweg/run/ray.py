@@ -15,11 +15,9 @@ from thalweg.core.errors import ConfigError
 from thalweg.core.extras import need
 from thalweg.run.executor import LAUNCH, PipelineExecutor
 from thalweg.run.progress import Progress
-from thalweg.run.watch import beats
 from thalweg.work.processes import Failure
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Mapping, Sequence
 
     from thalweg.core.stats import PipelineStats
@@ -53,7 +51,7 @@ class RayPipelineExecutor(PipelineExecutor):
         workers: int = -1,
         depends: PipelineExecutor | None = None,
         skip_completed: bool = True,
-        logging_dir: str | os.PathLike[str] | None = None,
+        logging_dir: Any = None,
         randomize_start_duration: float = 0,
         cpus_per_task: int = 1,
         mem_per_cpu_gb: float = 2,
@@ -85,18 +83,18 @@ class RayPipelineExecutor(PipelineExecutor):
 
     def launch(self, task: Task, planned: Plan) -> PipelineStats:
         """Run the missing ranks on actors and wait for them."""
-        marked = task.ledger.marked()
+        marked = task.run.marked()
         ranks = [rank for rank in range(self.tasks) if rank not in marked]
         self.failures = {}
         if not ranks:
             log.info("all %d ranks are complete; nothing to do", self.tasks)
-            return self.finish(task.ledger)
+            return self.finish(task.run)
         if not self.ray.is_initialized():
             self.ray.init()
         size = sum(planned.bytes_of_rank[rank] for rank in ranks)
         with Progress(len(ranks), size, quiet=LAUNCH.quiet) as progress:
             _Crew(self, task, ranks, progress).run()
-        return self.finish(task.ledger)
+        return self.finish(task.run)
 
 
 class _Runner:
@@ -181,7 +179,7 @@ class _Crew:
     def _look(self) -> None:
         """Show progress; stop what runs too long."""
         at_work = {job.rank for job in self.jobs.values()}
-        for rank, (documents, size, _) in beats(self.task.ledger.root, at_work).items():
+        for rank, (documents, size, _) in self.task.home.heard(at_work).items():
             self.progress.read(rank, documents, size)
         limit = self.executor.time
         for reference, job in list(self.jobs.items()):

@@ -73,7 +73,7 @@ def run_target(target: str) -> list[tuple[PipelineExecutor, PipelineStats]]:
     ran = list(LAUNCH.executors)
     if LAUNCH.describe is not None:
         return [(e, PipelineStats()) for e in ran]
-    return [(e, merge_stats(e.logging_dir)) for e in ran]
+    return [(e, merge_stats(e.home)) for e in ran]
 
 
 def load(path: str, name: str) -> PipelineExecutor:

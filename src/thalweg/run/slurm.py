@@ -82,7 +82,7 @@ class SlurmPipelineExecutor(PipelineExecutor):
         depends_job_id: str | None = None,
         job_id_position: int = -1,
         job_id_retriever: Callable[[str], str] | None = None,
-        logging_dir: str | os.PathLike[str] | None = None,
+        logging_dir: Any = None,
         skip_completed: bool = True,
         slurm_logs_folder: str | None = None,
         max_array_launch_parallel: bool = False,
@@ -130,13 +130,13 @@ class SlurmPipelineExecutor(PipelineExecutor):
     def launch(self, task: Task, planned: Plan) -> PipelineStats:
         """Submit arrays for the missing ranks, and the job that merges their statistics."""
         del planned
-        marked = task.ledger.marked()
+        marked = task.run.marked()
         ranks = [rank for rank in range(self.tasks) if rank not in marked]
         if not ranks:
             log.info("all %d ranks are complete; nothing is submitted", self.tasks)
             self.job_id, self.job_ids = NOTHING, []
-            return self.finish(task.ledger)
-        home = self.logging_dir / "launches" / f"{task.ledger.generation:05d}.{token_hex(4)}"
+            return self.finish(task.run)
+        home = self.logging_dir / "launches" / f"{task.run.generation:05d}.{token_hex(4)}"
         home.mkdir(parents=True)
         pickled = {"task": task, "executor": self._without_the_chain(), "signals": self.requeue_signals}
         (home / "executor.pik").write_bytes(cloudpickle.dumps(pickled))
@@ -144,7 +144,7 @@ class SlurmPipelineExecutor(PipelineExecutor):
         self._submit_arrays(home, len(ranks))
         self._submit_merge(home)
         log.info("submitted %s, statistics by %s", ", ".join(self.job_ids), self.merge_job_id)
-        return merge_stats(self.logging_dir)
+        return merge_stats(self.home)
 
     def _without_the_chain(self) -> SlurmPipelineExecutor:
         """Copy this executor for the node: a dependency that is submitted is not taken along."""

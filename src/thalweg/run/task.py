@@ -15,13 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from thalweg.run.chain import Chain
-from thalweg.run.commit import abandon, commit, publish, record
-from thalweg.run.ledger import Attempt, Ledger
-from thalweg.run.outputs import checksums, name_patterns, redirect
-from thalweg.store.claim import fsync_dir
+from thalweg.run.logging_dir import LoggingDir, Made, Run
+from thalweg.run.outputs import checksums, kept, name_patterns, redirect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -39,21 +35,23 @@ class Task:
 
     Args:
         pipeline: the steps, pickled; each rank takes its own copy.
-        ledger: the generation's directories.
+        home: the logging directory.
+        run: its generation.
         world_size: ranks of the run.
         environment: variables set while a rank runs.
         delay: ranks start after a random part of this many seconds.
     """
 
     pipeline: Copies
-    ledger: Ledger
+    home: LoggingDir
+    run: Run
     world_size: int
     environment: tuple[tuple[str, str], ...] = ()
     delay: float = 0
 
     def __call__(self, rank: int, send: Callable[[Any], None]) -> dict[str, Any]:
         """Run one rank and return its statistics as data; `send((documents, bytes))` reports progress."""
-        with rank_log(self.ledger.root, rank):
+        with self.home.log(rank) as path, rank_log(path):
             if self.delay:
                 time.sleep(random.uniform(0, self.delay))  # noqa: S311  (spreads the load of a start; nothing depends on it)
             os.environ.update(dict(self.environment))
@@ -61,51 +59,40 @@ class Task:
             log.info("rank %d of %d begins", rank, self.world_size)
             try:
                 stats = self._attempt(rank, send, began)
-            except BaseException:
+            except BaseException as error:
                 log.exception("rank %d failed", rank)
+                self.home.ended(rank, f"{type(error).__name__}: {error}")
                 raise
             log.info("rank %d is complete after %.1f s", rank, time.perf_counter() - began)
+            self.home.ended(rank, None)
             return stats
 
     def _attempt(self, rank: int, send: Callable[[Any], None], began: float) -> dict[str, Any]:
-        attempt = self.ledger.begin(rank)
+        run = self.run
+        attempt = run.begin(rank)
         try:
             pipeline = self.pipeline.one()
-            outside: list[Path] = []
-            stages = redirect(pipeline, lambda k, final: self._stage(attempt, k, final, outside))
-            attempt = Attempt(attempt.rank, attempt.id, attempt.path, tuple(outside))
+            stages = redirect(pipeline, lambda k, final: run.stage(attempt, k, final), run.generation)
             chain = Chain(pipeline, rank, self.world_size)
-            with beating(chain, send, self.ledger.root / "live" / f"{rank:05d}"):
+            with beating(chain, send, lambda documents, size: self.home.note(rank, documents, size)):
                 chain.drain()
             stats = chain.stats()
             stats.seconds.update(time.perf_counter() - began, "rank")
             data = stats.to_dict() | {"rank": rank, "attempt": attempt.id, "read": list(chain.progress())}
-            record(attempt, stages, checksums(pipeline), data, name_patterns(pipeline, rank))
+            run.seal(attempt, Made(stages, checksums(pipeline), data, name_patterns(pipeline, rank), kept(pipeline)))
         except BaseException:
-            abandon(attempt)
+            run.abandon(attempt)
             raise
-        if not commit(self.ledger, attempt):
+        if not run.commit(attempt):
             log.warning("another attempt of rank %d was faster; this one's work is dropped", rank)
-            abandon(attempt)
-        publish(self.ledger, rank)
-        (self.ledger.root / "live" / f"{rank:05d}").unlink(missing_ok=True)
+            run.abandon(attempt)
+        run.publish(rank)
         return data
-
-    def _stage(self, attempt: Attempt, number: int, final: str, outside: list[Path]) -> str:
-        if final in self.ledger.record.get("outside", ()):
-            home = self.ledger.stage_root(final) / attempt.path.name
-            home.mkdir()
-            outside.append(home)
-            return str(home)
-        stage = attempt.path / f"o{number}"
-        stage.mkdir()
-        fsync_dir(attempt.path)
-        return str(stage)
 
 
 @contextmanager
-def beating(chain: Chain, send: Callable[[Any], None], live: Path) -> Generator[None]:
-    """Report progress while the block runs: to the parent, and into a small file that `status` reads."""
+def beating(chain: Chain, send: Callable[[Any], None], note: Callable[[int, int], None]) -> Generator[None]:
+    """Report progress while the block runs: to the parent, and where `status` finds it."""
     stop = threading.Event()
 
     def beat() -> None:
@@ -114,7 +101,7 @@ def beating(chain: Chain, send: Callable[[Any], None], live: Path) -> Generator[
             documents, size = chain.progress()
             send((documents, size))
             if turns % 4 == 0:
-                _note(live, documents, size)
+                note(documents, size)
             turns += 1
 
     thread = threading.Thread(target=beat, name="thalweg-progress", daemon=True)
@@ -127,22 +114,9 @@ def beating(chain: Chain, send: Callable[[Any], None], live: Path) -> Generator[
     send(chain.progress())
 
 
-def _note(live: Path, documents: int, size: int) -> None:
-    try:
-        live.parent.mkdir(exist_ok=True)
-        fresh = live.with_name(f".{live.name}.{os.getpid()}")
-        fresh.write_bytes(msgspec.json.encode({"documents": documents, "bytes": size, "time": time.time()}))
-        fresh.replace(live)
-    except OSError:
-        log.debug("progress could not be noted", exc_info=True)
-
-
 @contextmanager
-def rank_log(root: Path, rank: int) -> Generator[None]:
+def rank_log(path: Path) -> Generator[None]:
     """Append everything that is logged in this process to the rank's log file; earlier attempts' lines stay."""
-    folder = root / "logs"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"task_{rank:05d}.log"
     handler = logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     handler.setLevel(logging.INFO)

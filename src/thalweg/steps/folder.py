@@ -119,10 +119,12 @@ class OutputFolder(Folder):
     Args:
         stage: local directory in which new files are really made; None: under their final names.
         written: name -> (bytes, xxh3_64 or None) of the finished files.
+        generation: of the run that stages.
     """
 
     stage: str | None = None
     written: dict[str, tuple[int, str | None]] = field(default_factory=dict[str, "tuple[int, str | None]"])
+    generation: int = 0
 
     def place(self, name: str) -> str:
         """Give the local path at which to make a file, its directory made; for libraries that open it themselves.

@@ -91,8 +91,9 @@ class RecordsWriter(PipelineStep):
         if folder.stage is None and world_size == 1:
             merge_parts(folder.path)
 
-    def merge_outputs(self, world_size: int) -> None:
+    def merge_outputs(self, world_size: int, generation: int = 0) -> None:
         """Make one set of all parts; any process may, at any time after all ranks are complete."""
+        del generation  # sets of older generations of a run have been moved away
         declare_parts(self.output_folder.path, world_size)
         merge_parts(self.output_folder.path)
 
