@@ -1,4 +1,4 @@
-"""Reads a stream and saves its place now and then, until it is killed. Run as stream_killed_job.py FOLDER."""
+"""Reads a stream and saves its place now and then, until it is killed: stream_killed_job.py FOLDER, a byte a step."""
 
 import json
 import os
@@ -28,6 +28,7 @@ def main():
     if place.exists():
         loader.load_state_dict(json.loads(place.read_text()))
     for batch in loader:
+        sys.stdin.read(1)  # a byte allows a step; at the end of the input all go
         print(json.dumps([batch.info.step, batch["input_ids"].tolist(), batch.info.ids]), flush=True)
         if batch.info.step % 3 == 2:
             new = folder / "state.new"

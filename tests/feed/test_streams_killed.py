@@ -32,27 +32,32 @@ def in_session(session):
 def run(folder, kill_after):
     """Run the job and kill it after so many steps; give its lines, and whether it came to its end."""
     job = subprocess.Popen(
-        [sys.executable, str(JOB), str(folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True, env={**os.environ, "TMPDIR": str(folder.parent)},
+        [sys.executable, str(JOB), str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, start_new_session=True, env={**os.environ, "TMPDIR": str(folder.parent)},
     )  # fmt: skip
-    lines = []
-    for line in job.stdout:
-        if line == "done\n":
-            break
-        lines.append(json.loads(line))
-        if kill_after is not None and len(lines) >= kill_after:
+    if kill_after is not None:
+        job.stdin.write("." * (kill_after + 3))  # up to three steps more are under way when it is killed
+        job.stdin.flush()
+    else:
+        job.stdin.close()
+    lines, killed = [], False
+    for line in job.stdout:  # to its end: what was written before the kill was handed over, and its place may be saved
+        if line.startswith("[") and line.endswith("\n"):
+            lines.append(json.loads(line))
+        if kill_after is not None and len(lines) >= kill_after and not killed:
             job.kill()
-            break
-    ended = kill_after is None or len(lines) < kill_after
+            killed = True
+    job.stdin.close()
     job.stdout.close()
     err = job.stderr.read()
     job.stderr.close()
-    assert job.wait(60) == (0 if ended else -9), err
+    code = job.wait(60)
+    assert code == 0 or (killed and code == -9), err  # it may have come to its end before the kill
     end = time.monotonic() + 10
     while in_session(job.pid) and time.monotonic() < end:
         threading.Event().wait(0.02)
     assert in_session(job.pid) == []
-    return lines, ended
+    return lines, code == 0
 
 
 @pytest.mark.parametrize(
