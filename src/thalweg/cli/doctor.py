@@ -4,6 +4,7 @@ Decides the command's options and its exit status: 1 where a finding is an error
 """
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,7 +20,10 @@ from thalweg.cli.output import json_option, own_prints_aside, print_json, words_
 @click.option("--model-kind", type=click.Choice(["decoder", "encoder-decoder"]), default=None)
 @click.option("--generating", is_flag=True, help="Batches are prompts to be continued.")
 @click.option("--max-length", type=int, default=None, help="Tokens at which samples were cut.")
-@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), default=None, help="Write one HTML page.")
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), default=None, help="Write one report of all.")
+@click.option(
+    "--profile", type=click.Path(dir_okay=False, path_type=Path), default=None, help="Show a saved profile in it too."
+)
 @json_option
 def command(
     target: str,
@@ -32,25 +36,29 @@ def command(
     generating: bool,
     max_length: int | None,
     html: Path | None,
+    profile: Path | None,
     as_json: bool,
 ) -> None:
     """Look, judge, print; exit with 1 where something is wrong."""
     from thalweg.check.doctor import doctor  # noqa: PLC0415 (numpy is needed for the look, not for --help)
     from thalweg.check.terminal import show  # noqa: PLC0415
 
+    told: dict[str, Any] = {
+        "vocab_size": vocab_size,
+        "model_kind": model_kind,
+        "generating": generating,
+        "max_length": max_length,
+    }
     with own_prints_aside(as_json):
-        report = doctor(
-            target,
-            samples,
-            tokenizer=tokenizer,
-            vocab_size=vocab_size,
-            model_kind=model_kind,
-            generating=generating,
-            max_length=max_length,
-            words=words,
-        )
+        report = doctor(target, samples, tokenizer=tokenizer, words=words, **told)
+        if html is not None:
+            from thalweg.check.overview import overview  # noqa: PLC0415
+            from thalweg.check.profiles import Profile  # noqa: PLC0415
+
+            measured = None if profile is None else Profile.load(profile)
+            page = overview(target, samples, tokenizer=tokenizer, words=words, profile=measured, **told)
+            html.write_text(page.html(), "utf-8")
     if html is not None:
-        html.write_text(report.html(), "utf-8")
         click.echo(f"written: {html}", err=True)
     if as_json:
         print_json(report.to_dict())

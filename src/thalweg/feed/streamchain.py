@@ -13,6 +13,7 @@ from thalweg.feed.call import FilterCall, MapCall
 from thalweg.feed.engine import engine_of
 from thalweg.feed.events import EventNode, Head
 from thalweg.feed.feed import Feed
+from thalweg.feed.fuse import fused
 from thalweg.feed.merge import BATCHED
 from thalweg.feed.node import RunOptions
 from thalweg.feed.origin import IndexedOrigin, IterableOrigin, Origin
@@ -122,7 +123,7 @@ class Building:
             dealt = Dealt(self.subs, self.shards, epochs, _range(stages), name)
             made = _indexed(head, stages, dealt, self.options) if isinstance(head, st.From) else _streamed(head, dealt)
             chain = Chain(made, made, self.subs, self.shards)
-        for number, stage in enumerate(stages, 1):
+        for number, stage in fused(list(enumerate(stages, 1))):
             key = (self.options.seed, number) if not name else (self.options.seed, name, number)
             _add(chain, stage, key, self.options, self.budget)
         return chain
