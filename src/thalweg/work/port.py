@@ -69,6 +69,7 @@ class Port:
     remote: bool = False  # calls happen in other processes
     timed: bool = False  # note how long workers computed too: system calls for each job
     running: dict[int, Running] = field(default_factory=dict)  # by thread identity
+    item_bytes: float = 0.0  # of the results of an item, as last told
     pace: "deque[tuple[float, float, int]]" = field(default_factory=lambda: deque(maxlen=64))  # seconds, CPU, items
 
     def result(
@@ -83,6 +84,8 @@ class Port:
             charged: bytes that the items have cost so far.
             size: bytes of the outcomes; None measures them.
         """
+        if size is not None:
+            self.item_bytes = size / len(outcomes)
         if self.size_of is None:
             size = charged
         else:
