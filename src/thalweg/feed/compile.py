@@ -189,7 +189,8 @@ def _planned(
             leaf.maps = [m for m in leaf.maps if m not in row_maps]
     losses: dict[str, int] = {}
     mix = head if isinstance(head, st.Mix) else None
-    sums = mix is not None and "tokens" in (mix.by, mix.at)
+    even = _find(feed, (st.Balance, st.Bucket, st.TokenBudget)) is not None
+    sums = even or (mix is not None and "tokens" in (mix.by, mix.at))
     tables = tables_of(leaves, packing, seed, losses, sums=sums)
     schedule = _schedule(mix, tables, seed)
     batching = _find(feed, st.BATCHING)

@@ -4,7 +4,8 @@ Decides which rows of a step a rank takes where rows cost differently, and how w
 are where batches differ in shape. The arithmetic is that of `plan.balance` and `plan.batch`. Reads nothing.
 """
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -20,6 +21,13 @@ from thalweg.plan.epoch import Block, Order, Packed
 from thalweg.plan.steps import Span, Step
 
 Ints = NDArray[np.int64]
+LARGEST_BLOCK = 1 << 21  # draws; planned in about half a second
+MIXED_RUN = 1 << 16  # tokens of a run that in a mix is sorted by cost
+MIXED_WINDOW = 1 << 21  # tokens of its window
+
+
+class BalanceWarning(UserWarning):
+    """Balance that gives way to something else."""
 
 
 def batch_packer(stage: st.Bucket | st.TokenBudget) -> Any:
@@ -154,6 +162,8 @@ def balanced_order(
     order: Order = compiled.order
     stage: st.Balance | None = compiled.balance
     key = order.seed
+    if stage is not None or isinstance(compiled.batch, st.Bucket | st.TokenBudget) or row_widths(compiled) is not None:
+        order.lay_blocks(block_draws(compiled, run or (stage and stage.run) or size))
     if isinstance(compiled.batch, st.Bucket | st.TokenBudget):
         r = run or size
         shapes = Shapes(compiled.batch, order.lengths)
@@ -167,7 +177,7 @@ def balanced_order(
     r = run or stage.run or size
     wanted = window or stage.window
     if wanted is None:
-        wanted = WINDOW_RUNS * r
+        wanted = _window(compiled, r, widths)
     elif wanted % r:
         raise ConfigError(f"a window of {wanted} rows is no multiple of its run of {r}", where="balance")
     cost = Cost(stage.a, stage.b) if stage.by == "cost" else Cost()
@@ -175,8 +185,57 @@ def balanced_order(
     def of(block: Block) -> Costs:
         return cost.rows(row_lengths(block, order.lengths), block.offsets)
 
-    sort = None if widths is None else widths.before
+    sort: Callable[[Block, Costs], Costs] | None = None if widths is None else widths.before
+    if widths is None and wanted == r and len(order.sources) > 1:
+        sort = _as_planned
     return BalancedOrder(order, of, window=wanted, run=r, carry=carry, key=key, sort=sort)
+
+
+def _as_planned(_block: Block, costs: Costs) -> Costs:
+    """Leave rows where they are: a window of one run has nothing to sort that dealing does not do."""
+    return np.zeros(len(costs))
+
+
+def block_draws(compiled: Any, run: int) -> int:
+    """Give the draws of a block that holds at least a hundred runs of rows, so that few rows lie at its ends."""
+    order: Order = compiled.order
+    draws = 100 * run * max(1.0, _draws_a_row(compiled))
+    wanted = 1 << max(0, int(draws) - 1).bit_length()
+    return max(order.given, min(wanted, LARGEST_BLOCK))
+
+
+def _draws_a_row(compiled: Any) -> float:
+    """Estimate how many draws a row holds, from mean lengths."""
+    sources = compiled.order.sources
+    n = sum(t.n for t in sources)
+    mean = sum(t.tokens for t in sources) / n if n else 0.0
+    if isinstance(compiled.batch, st.Bucket):
+        return float(max(compiled.batch.sizes))
+    tokens = compiled.batch.tokens if isinstance(compiled.batch, st.TokenBudget) else 0
+    tokens = tokens or (compiled.pack.longest if compiled.pack is not None else 0)
+    return tokens / mean if mean else 1.0
+
+
+def _window(compiled: Any, run: int, widths: RowWidths | None) -> int:
+    """Give W where nothing is said: 32 runs, but in a mix no more than keeps its shares.
+
+    Runs of rows sorted by cost are sorted by source too. Measured (two sources, means 200 and 2,500, half the tokens
+    each): the largest deviation of a share in 10 M tokens is 3.1 standard errors in random order, 3.5 with runs of
+    65 k tokens in windows of any size, 4 with 131 k, 5 to 7 with 262 k and 10 to 18 with 1 M. So runs above 65 k stay
+    as they are planned, and each step is dealt to its ranks by cost alone.
+    """
+    sources = compiled.order.sources
+    if len(sources) == 1 or widths is not None:
+        return WINDOW_RUNS * run
+    tokens = compiled.pack.longest if compiled.pack is not None else sum(float(t.mean) for t in sources) / len(sources)
+    if run * tokens <= MIXED_RUN:
+        return max(1, min(WINDOW_RUNS, int(MIXED_WINDOW / max(run * tokens, 1)))) * run
+    warnings.warn(
+        f"balance in a mix: steps of {run * tokens / 1e6:.1f} M tokens sorted by cost are sorted by source too: rows"
+        " stay in the order of the mix and each step is dealt by cost alone; balance(window=...) sorts them anyway",
+        BalanceWarning, stacklevel=2,
+    )  # fmt: skip
+    return run
 
 
 def fixed(state: Mapping[str, Any], stage: st.Balance | None) -> tuple[int, int]:

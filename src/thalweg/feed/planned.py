@@ -27,6 +27,7 @@ from thalweg.feed.meters import Meters
 from thalweg.feed.micros import Micro, Micros
 from thalweg.feed.node import RunOptions
 from thalweg.feed.rowsof import place_of
+from thalweg.feed.shares import Shares
 from thalweg.feed.together import can, lay_out_together
 from thalweg.plan.steps import Place
 from thalweg.work.cpus import usable_cpus
@@ -58,6 +59,7 @@ class PlannedNode:
         self.collator = Collator(stage, compiled.pack, self.reader, lineage, compiled.row_maps, slicing=cut)
         self.micros = Micros(compiled, options)
         self.meters = Meters()
+        self.shares = Shares([leaf.name for leaf in compiled.leaves], compiled.order.lengths)
         self.parts = parts_of(compiled)
         self._identity = {"fingerprint": whole(self.parts), "parts": written(self.parts)}
         self._place, self._step, self._epoch = Place(), 0, 0
@@ -223,6 +225,7 @@ class PlannedNode:
             self.ledger.add(micro.number, micro.micro, micro.spans, micro.digests)
         if micro.last:
             self._place, self._step = micro.step.after, micro.number + 1
+            self.shares.add(micro.step.spans, self.micros.order)
         return batch
 
     def look(self) -> Batch:
@@ -379,6 +382,9 @@ class PlannedNode:
     def stats(self) -> dict[str, Any]:
         """Give counters and seconds by stage."""
         more = {} if self.micros.dealer is None else self.micros.dealer.stats()
+        shares = self.shares.read(self.micros.order)
+        if shares:
+            more = {**more, "proportions": shares}
         if self.compiled.losses:
             more = {**more, "left_out": dict(self.compiled.losses)}
         return {**self.meters.read(), **more, "epoch": self._epoch, "step": self._step}

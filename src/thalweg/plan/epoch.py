@@ -147,7 +147,7 @@ class Order:
     ) -> None:
         assert repack or (len(sources) == 1 and packer is not None)
         self.sources, self.schedule, self.packer, self.seed = list(sources), schedule, packer, seed
-        self.size = block or (PLAIN_BLOCK if packer is None else PACKED_BLOCK)
+        self.given = self.size = block or (PLAIN_BLOCK if packer is None else PACKED_BLOCK)
         self.repack = repack
         self.counts = {} if counts is None else counts
         self.keeper: Keeper | None = None
