@@ -1,0 +1,58 @@
+"""Direct preference optimisation with TRL's own trainer on a feed of preference pairs, stopped and resumed."""
+
+import inspect
+import os
+import textwrap
+
+import torch
+from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
+from trl import DPOConfig, DPOTrainer
+
+import thalweg as tw
+from thalweg.encode import qwen_tokenizer
+
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+DPOTrainer = tw.bind.trainer.with_feed(DPOTrainer)
+tokenizer = AutoTokenizer.from_pretrained(str(qwen_tokenizer()))
+
+# What a function does: its own documentation is preferred to that of its neighbour.
+docs = [(name, inspect.getdoc(value)) for name, value in sorted(vars(textwrap).items()) if callable(value)]
+docs += [(name, inspect.getdoc(value)) for name, value in sorted(vars(inspect).items()) if inspect.isfunction(value)]
+docs = [(name, text) for name, text in docs if text]
+pairs = [
+    {"id": name, "prompt": f"What does {name} do? ", "chosen": text, "rejected": docs[i - 1][1]}
+    for i, (name, text) in enumerate(docs)
+]
+
+
+def encode(sample):
+    """Give the columns that TRL's collator takes."""
+    prompt, *answers = (tokenizer(sample[k]).input_ids for k in ("prompt", "chosen", "rejected"))
+    chosen, rejected = ([*ids[:60], tokenizer.eos_token_id] for ids in answers)
+    return {"prompt_ids": prompt, "chosen_ids": chosen, "rejected_ids": rejected}
+
+
+feed = tw.from_dataset(pairs, id="id").map(encode, remove_columns="all").shuffle()
+
+
+def train(steps, **more):
+    """Train to a number of steps; the feed ends without .batch, the trainer's arguments say it."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 1}
+    config = Qwen3Config(
+        vocab_size=len(tokenizer), num_key_value_heads=1, head_dim=32, tie_word_embeddings=True, **sizes
+    )
+    args = DPOConfig(
+        "out", per_device_train_batch_size=2, gradient_accumulation_steps=2, max_steps=steps, save_steps=2, bf16=False,
+        learning_rate=1e-2, lr_scheduler_type="constant", logging_steps=1, report_to=[], use_cpu=True,
+    )  # fmt: skip
+    trainer = DPOTrainer(Qwen3ForCausalLM(config), args=args, train_dataset=feed, processing_class=tokenizer)
+    trainer.train(**more)
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
+before = train(4)
+after = train(6, resume_from_checkpoint=True)  # the next pair is the next pair, at once
+print(before, after)
+assert after[:4] == before
+assert len(after) == 6
