@@ -82,6 +82,9 @@ def test_tokens_and_labels_that_are_none_are_refused_and_never_rounded(row, word
         {"version": "x"},
         {"kind": "stream"},
         {"parts": ""},
+        {"row": "999999"},
+        {"block": "7"},
+        {"block": "7", "row": "1"},
     ],
 )
 def test_a_state_that_was_touched_is_refused_by_name(change):
@@ -113,3 +116,16 @@ def test_a_mask_of_ones_is_left_out_and_samples_padded_before_are_refused():
     rows[3] = {"input_ids": [5, 6, 0], "attention_mask": [1, 1, 0]}
     with pytest.raises(ConfigError, match=r"sample 3 .* is padded.*tokenise without padding"):
         tw.Loader(tw.from_dataset(rows).batch(2))
+
+
+def test_files_without_the_column_of_ids_are_refused_when_they_are_named(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "one", "name": "x"}\n')
+    with pytest.raises(ConfigError, match="did you mean 'name'"):
+        tw.from_files(str(tmp_path / "a.jsonl"), id="nam")
+
+
+def test_a_message_about_the_only_source_names_no_empty_one():
+    with pytest.raises(ConfigError) as caught:
+        tw.Loader(tw.from_dataset([{"text": "a"}]).batch(1))
+    assert "the source has no column 'input_ids'" in str(caught.value)
+    assert "''" not in str(caught.value)

@@ -38,6 +38,11 @@ WRONG = {
     ),
     "unknown column": (lambda f: f.map(len, input_columns="txt"), "did you mean 'text'"),
     "unknown removal": (lambda f: f.map(len, remove_columns=["tex"]), "did you mean 'text'"),
+    "unknown table column": (lambda f: f.filter(lambda x: x > 1, columns=["lenght"]), "did you mean 'length'"),
+    "old lengths": (
+        lambda f: f.map(lambda s: s).filter(lambda x: x > 1, columns="length"),
+        r"lengths are not known here.*cache\(\) before the filter",
+    ),
     "shares above 1": (lambda f: f.split({"a": 0.9, "b": 0.2}), "at most 1"),
 }
 

@@ -14,12 +14,12 @@ import numpy as np
 
 from thalweg.core.errors import ConfigError
 from thalweg.feed import stages as st
+from thalweg.feed.columns import names
 from thalweg.feed.compile import applied
 from thalweg.feed.feed import Feed
 from thalweg.feed.mapped import Leaf
 from thalweg.feed.merge import BATCHED, SampleInfo, call, call_batched
 from thalweg.feed.origin import IterableOrigin, plain
-from thalweg.feed.rules import names
 from thalweg.feed.source import Source, samples_of
 
 VIEWS = (st.Take, st.Skip, st.Select, st.Split)

@@ -81,7 +81,7 @@ def _must_be_ones(leaf: Leaf) -> None:
     for index, mask in zip(at.tolist(), leaf.source.read(at, [MASK])[MASK], strict=True):
         if not np.all(np.asarray(mask)):
             raise ConfigError(
-                f"sample {index} of source {leaf.name!r} is padded: its {MASK} has zeros", where="batch",
+                f"sample {index} of {leaf.title} is padded: its {MASK} has zeros", where="batch",
                 fix="tokenise without padding; batch pads to what the batch needs",
             )  # fmt: skip
 
@@ -149,6 +149,7 @@ class Reader:
     def __init__(self, leaves: Sequence[Leaf], seed: int, *, as_samples: bool = False) -> None:
         self.leaves, self.seed = list(leaves), seed
         self.call = MapRows(self.leaves, seed)
+        self.seconds = (0.0, 0.0)  # of samples as dicts: reading, and in functions, over all workers
         self.by_samples = as_samples or any(leaf.maps or leaf.source.columns is None for leaf in leaves)
         self.columns: list[str] | None = None
         if not self.by_samples:
@@ -160,14 +161,14 @@ class Reader:
         for leaf, columns in zip([x for x in self.leaves if len(x.source)], known, strict=True):
             if INPUT_IDS not in columns:
                 raise ConfigError(
-                    f"source {leaf.name!r} has no column {INPUT_IDS!r}: it has {', '.join(columns) or 'none'}",
+                    f"{leaf.title} has no column {INPUT_IDS!r}: it has {', '.join(columns) or 'none'}",
                     where="batch",
                     fix='encode it first (.map(TextEncoder(...)).cache()), or batch it as it is with collate="raw"',
                 )
             for name in columns:
                 if name not in {INPUT_IDS, LABELS, LOSS_SPANS, MASK, *PROVENANCE}:
                     raise ConfigError(
-                        f"column {name!r} of source {leaf.name!r} can't be collated", where="batch",
+                        f"column {name!r} of {leaf.title} can't be collated", where="batch",
                         fix=f"take it away (.map(lambda s: {{}}, remove_columns=[{name!r}]); records: columns=[...]) "
                         "or give collate= a function",
                     )  # fmt: skip
@@ -201,6 +202,7 @@ class Reader:
     def fill(self, documents: Documents, result: Result) -> None:
         """Put samples that were read, here or by a worker, into their documents."""
         samples = self.call.take(result)
+        self.seconds = (self.seconds[0] + result.seconds[0], self.seconds[1] + result.seconds[1])
         documents.samples = samples
         whole = [s for s in samples if s is not None]
         if whole and all(INPUT_IDS in s for s in whole):
@@ -223,7 +225,7 @@ class Reader:
                 raise SampleError(
                     f"sample {leaf.source.ids(documents.index[i : i + 1])[0]!r} has {int(documents.tokens.lengths[i])}"
                     f" input_ids and {int(documents.labels.lengths[i])} labels",
-                    where=f"source {leaf.name!r}", fix="labels are unshifted: one for each token, -100 off the loss",
+                    where=leaf.title, fix="labels are unshifted: one for each token, -100 off the loss",
                 )  # fmt: skip
         elif LOSS_SPANS in first:
             none = np.empty((0, 2), np.int32)

@@ -23,6 +23,7 @@ from thalweg.feed.compile import compile_feed
 from thalweg.feed.feed import Feed
 from thalweg.feed.ledger import Ledger
 from thalweg.feed.node import BatchNode, RunOptions
+from thalweg.feed.once import in_this_thread
 from thalweg.feed.pace import Pace
 from thalweg.feed.planned import PlannedNode
 from thalweg.feed.ranked import is_ranked, ranked
@@ -140,7 +141,8 @@ class FeedLoader:
         if self.feed.kind == "planned":
             if is_ranked(self.feed) and self.options.topology.dp_size > 1:
                 return ranked(self.feed, self.options, ledger=self._ledger)
-            compiled = compile_feed(self.feed, self.options.seed)
+            with in_this_thread(self.options.workers == 0):
+                compiled = compile_feed(self.feed, self.options.seed)
             if compiled.leaves and self.options.epochs is not None and _endless_rule(self.feed):
                 raise ConfigError(
                     'on_exhausted="repeat" never ends an epoch', where="Loader", fix="epochs=None, or max_steps="
@@ -291,10 +293,8 @@ class FeedLoader:
         """
         if not isinstance(state, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise StateError(f"a state is a dict, not {type(state).__name__}", fix="give what state_dict() returned")
-        if isinstance(self.node, PlannedNode):
-            self.node.restore(state, strict=strict)
-        else:
-            self.node.restore(dict(state))
+        more = {"strict": strict} if isinstance(self.node, PlannedNode) else {}
+        self.node.restore(dict(state), **more)
         self._agreed = self._agree is None
 
     @property

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,7 @@ class Leaf:
         repeats: passes until it is used up.
         tallies: books of each function.
         failures: what failed, where another keeps the books; None judges the budget here.
+        seconds: spent on reading, and in functions.
     """
 
     name: str
@@ -86,6 +88,12 @@ class Leaf:
     repeats: int = 1
     tallies: dict[int, Tally] = field(default_factory=dict[int, Tally])
     failures: "list[Failed] | None" = None
+    seconds: list[float] = field(default_factory=lambda: [0.0, 0.0], repr=False)
+
+    @property
+    def title(self) -> str:
+        """Name it for a human."""
+        return f"source {self.name!r}" if self.name else "the source"
 
     @property
     def facts(self) -> Mapping[str, NDArray[Any]]:
@@ -103,10 +111,14 @@ class Leaf:
             Exception: the function's own, with a note that names sample, source and stage (`on_error="raise"`).
             SampleError: a function gave several samples, which a plan has no place for.
         """
+        start = perf_counter()
         read = self.source.read(indices, None)
         out: list[Sample | None] = list(samples_of(read, len(indices)))
+        there = perf_counter()
         for number in range(len(self.maps)):
             out = self._mapped(number, out, indices, epoch, seed)
+        self.seconds[0] += there - start
+        self.seconds[1] += perf_counter() - there
         return out
 
     def _mapped(
@@ -200,26 +212,23 @@ class Leaf:
 
     def outputs(self, indices: Ints) -> Iterator[tuple[str, Sample]]:
         """Give (id, sample) of all samples behind the functions, lists that they make included."""
-        ids = self.source.ids(indices)
-        todo: list[tuple[str, Sample]] = list(
-            zip(ids, samples_of(self.source.read(indices, None), len(indices)), strict=True)
-        )
+        ids, at = self.source.ids(indices), indices.tolist()
+        read = samples_of(self.source.read(indices, None), len(indices))
+        todo: list[tuple[str, int, Sample]] = list(zip(ids, at, read, strict=True))
         for number, stage in enumerate(self.maps):
             if stage.batched:
                 todo = self._batches(stage, todo)
             else:
-                todo = [
-                    made
-                    for i, (name, sample) in enumerate(todo)
-                    for made in self._expanded(number, stage, name, sample, i)
-                ]
-        yield from todo
+                todo = [made for one in todo for made in self._expanded(number, stage, *one)]
+        yield from ((name, sample) for name, _, sample in todo)
 
-    def _expanded(self, number: int, stage: st.Map, name: str, sample: Sample, i: int) -> list[tuple[str, Sample]]:
+    def _expanded(
+        self, number: int, stage: st.Map, name: str, index: int, sample: Sample
+    ) -> list[tuple[str, int, Sample]]:
         tally = self.tallies.setdefault(number, Tally())
         tally.taken += 1
         try:
-            made = call(stage, sample, SampleInfo(name, self.name, i, 0) if stage.with_info else None)
+            made = call(stage, sample, SampleInfo(name, self.name, index, 0) if stage.with_info else None)
         except Exception as error:
             if stage.on_error == "raise":
                 error.add_note(f"while mapping sample {name!r} in {stage}")
@@ -228,24 +237,24 @@ class Leaf:
                 tally.quarantined += 1
             else:
                 tally.drop("failed")
-            self._failed(number, stage, error, i, sample)
+            self._failed(number, stage, error, index, sample)
             return []
         tally.out += len(made)
         tally.made += max(len(made) - 1, 0)
         if not made:
             tally.drop("dropped by the function")
-        return [(name if len(made) == 1 else f"{name}#{k}", s) for k, s in enumerate(made)]
+        return [(name if len(made) == 1 else f"{name}#{k}", index, s) for k, s in enumerate(made)]
 
-    def _batches(self, stage: st.Map, todo: Sequence[tuple[str, Sample]]) -> list[tuple[str, Sample]]:
+    def _batches(self, stage: st.Map, todo: Sequence[tuple[str, int, Sample]]) -> list[tuple[str, int, Sample]]:
         size = BATCHED if stage.batched is True else int(stage.batched)
-        out: list[tuple[str, Sample]] = []
+        out: list[tuple[str, int, Sample]] = []
         for at in range(0, len(todo), size):
             part = todo[at : at + size]
-            made = call_batched(stage, [s for _, s in part])
+            made = call_batched(stage, [s for *_, s in part])
             if len(made) == len(part):
-                out.extend((name, s) for (name, _), s in zip(part, made, strict=True))
+                out.extend((name, i, s) for (name, i, _), s in zip(part, made, strict=True))
             else:
-                out.extend((f"{part[0][0]}#{k}", s) for k, s in enumerate(made))
+                out.extend((f"{part[0][0]}#{k}", part[0][1], s) for k, s in enumerate(made))
         return out
 
     def place(self, index: int, stage: st.Stage) -> str:

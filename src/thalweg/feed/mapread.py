@@ -49,9 +49,10 @@ class Request:
 class Result:
     """Samples in the order asked, None for a hole; the books of each leaf and function; what failed."""
 
-    samples: list[Sample | None]
+    samples: list[Any]
     books: dict[tuple[int, int], Tally]
     failed: list[tuple[int, Failed]]
+    seconds: tuple[float, float] = (0.0, 0.0)  # spent on reading, and in functions
 
 
 class MapRows:
@@ -65,9 +66,18 @@ class MapRows:
     def __init__(self, leaves: Sequence[Leaf], seed: int) -> None:
         self.leaves, self.seed = list(leaves), seed
 
+    def like(self, leaves: Sequence[Leaf]) -> "MapRows":
+        """Give the same call on other leaves."""
+        return MapRows(leaves, self.seed)
+
+    def of_leaf(self, leaf: Leaf, index: Ints, epoch: int) -> list[Any]:
+        """Give what is made of samples of one leaf, one for each."""
+        return list(leaf.samples(index, epoch, self.seed))
+
     def __call__(self, request: Request) -> list[Result]:
         """Read and map; the one result is in a list, as the engine wants it."""
-        samples: list[Sample | None] = [None] * len(request.index)
+        samples: list[Any] = [None] * len(request.index)
+        seconds = [0.0, 0.0]
         books: dict[tuple[int, int], Tally] = {}
         failed: list[tuple[int, Failed]] = []
         for epoch in np.unique(request.epoch).tolist():
@@ -75,19 +85,19 @@ class MapRows:
                 mine = np.flatnonzero((request.source == s) & (request.epoch == epoch))
                 if not len(mine):
                     continue
-                own = replace(leaf, tallies={}, failures=[])
+                own = replace(leaf, tallies={}, failures=[], seconds=seconds)
                 if request.raw is not None:
                     rows, ids = request.raw
                     own.source = Rows(
                         [rows[i] for i in mine.tolist()], [ids[i] for i in mine.tolist()], request.index[mine]
                     )
-                made = own.samples(request.index[mine], epoch, self.seed)
+                made = self.of_leaf(own, request.index[mine], epoch)
                 for at, sample in zip(mine.tolist(), made, strict=True):
                     samples[at] = sample
                 for number, tally in own.tallies.items():
                     books[s, number] = books.get((s, number), Tally()) + tally
                 failed += [(s, f) for f in own.failures or ()]
-        return [Result(samples, books, failed)]
+        return [Result(samples, books, failed, (seconds[0], seconds[1]))]
 
     def read(self, request: Request) -> Request:
         """Read what a request asks for, functions not yet applied."""
@@ -104,12 +114,11 @@ class MapRows:
 
     def without_sources(self) -> "MapRows":
         """Give a call that is light to send: it maps what was read already."""
-        return MapRows(
+        return self.like(
             [
                 replace(leaf, source=Rows([], [], np.empty(0, np.int64)), filters=[], shuffle=None)
                 for leaf in self.leaves
-            ],
-            self.seed,
+            ]
         )
 
     def for_worker(self) -> "MapRows":
@@ -118,9 +127,9 @@ class MapRows:
             replace(leaf, maps=[replace(m, fn=for_worker(m.fn)) for m in leaf.maps]) if leaf.maps else leaf
             for leaf in self.leaves
         ]
-        return MapRows(copied, self.seed)
+        return self.like(copied)
 
-    def take(self, result: Result) -> list[Sample | None]:
+    def take(self, result: Result) -> list[Any]:
         """Enter a result into the books, in the consumer's thread.
 
         Raises:

@@ -16,7 +16,7 @@ import numpy as np
 from thalweg.core.errors import SampleError
 from thalweg.core.sample import Sample
 from thalweg.core.seeds import generator
-from thalweg.feed.rules import names
+from thalweg.feed.columns import names
 from thalweg.feed.stages import Map
 
 BATCHED = 256  # samples of a call with batched=True

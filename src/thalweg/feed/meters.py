@@ -1,6 +1,12 @@
 """Counters that are always on: seconds by stage, rows, tokens, bytes.
 
-Decides nothing. Costs two clock readings a stage and call.
+Decides the names. Costs two clock readings a stage and call.
+
+seconds: `plan` (which rows come next), `read` (samples from their source), `map` (in functions, over all workers),
+`wait` (the consumer's, for what is read or mapped ahead), `collate` (rows laid out). What a batch costs behind that
+(tensors, device) and between batches is kept by `feed.pace`.
+counts: `rows`, `tokens`, `read_bytes` (tokens as they are stored), `batches`, `bytes` (arrays made).
+levels: `ready` (batches made and not handed over), `in_flight` (groups that are read or mapped).
 """
 
 from collections import defaultdict
@@ -15,11 +21,12 @@ T = TypeVar("T")
 class Meters:
     """Seconds and counts by name."""
 
-    __slots__ = ("counts", "seconds", "started")
+    __slots__ = ("counts", "levels", "seconds", "started")
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.counts: defaultdict[str, int] = defaultdict(int)
+        self.levels: dict[str, int] = {"ready": 0, "in_flight": 0}
         self.started = perf_counter()
 
     @contextmanager
@@ -53,9 +60,10 @@ class Meters:
         self.counts[name] += n
 
     def read(self) -> dict[str, Any]:
-        """Give {"seconds": {stage: s}, "counts": {name: n}, "wall": s}."""
+        """Give {"seconds": {stage: s}, "counts": {name: n}, "levels": {name: n}, "wall": s}."""
         return {
             "seconds": {k: round(v, 6) for k, v in self.seconds.items()},
             "counts": dict(self.counts),
+            "levels": dict(self.levels),
             "wall": round(perf_counter() - self.started, 6),
         }

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg.core.errors import StateError
 from thalweg.feed import stages as st
 from thalweg.feed.compile import Compiled
 from thalweg.feed.even import Dealer, Shapes, balanced_order, row_widths
@@ -88,6 +89,35 @@ class Micros:
     def fixed(self) -> dict[str, int]:
         """Run and window of a balanced order: what is fixed at the first start."""
         return {} if self.even is None else {"run": self.even.run, "window": self.even.window}
+
+    @property
+    def layout(self) -> dict[str, Any]:
+        """How the order is cut, for a ledger."""
+        options = self.options
+        return {
+            "micro": self.micro,
+            "accumulation": options.accumulation,
+            "stride": options.topology.dp_size * self.micro,
+            "tail": options.tail,
+            "seed": options.seed,
+            **self.fixed,
+        }
+
+    def refuse_outside(self, epoch: int, block: int, row: int) -> None:
+        """Refuse a place that the order does not have: a `for` from there would give nothing.
+
+        Raises:
+            StateError: the block or the row is not there.
+        """
+        order = self.order
+        blocks = order.num_blocks(epoch)
+        rows = order.num_rows(epoch, block) if block < blocks and row else row + 1
+        if (block >= blocks and (block or row)) or row >= rows:
+            raise StateError(
+                f"the state stands at row {row:,} of block {block:,} of epoch {epoch:,}, "
+                + (f"which has {rows:,} rows" if block < blocks else f"and the epoch has {blocks:,} blocks"),
+                fix="give what state_dict() returned, unchanged",
+            )
 
     def of(self, place: Place, number: int) -> Iterator[Micro]:
         """Give this rank's micro-batches of a `for` from a place, nothing read yet.

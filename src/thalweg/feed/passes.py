@@ -1,12 +1,13 @@
 """The passes over data that a plan needs once: keep bits of a filter, samples or lengths behind a map.
 
 Decides what is kept, under which key (data, code, settings), and that a second start finds it. Each result appears
-whole under its final name or not at all. Knows no order and no rank.
+whole under its final name or not at all. How a pass runs is `feed.once`. Knows no order and no rank.
 """
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,16 @@ from thalweg.core.seeds import key64
 from thalweg.core.state import digest
 from thalweg.feed import stages as st
 from thalweg.feed.code import code_of
+from thalweg.feed.columns import names
 from thalweg.feed.mapped import Leaf
+from thalweg.feed.mapread import MapRows, words_of
 from thalweg.feed.merge import SampleInfo
-from thalweg.feed.rules import names
+from thalweg.feed.once import each, pieces, results, shared, whole_array
 from thalweg.feed.source import Columns, Source
 from thalweg.feed.views import digest_array
+from thalweg.work.percopy import for_worker
 
 Ints = NDArray[np.int64]
-CHUNK = 4_096  # samples read at once in a pass
 
 
 def cache_folder() -> Path:
@@ -45,7 +48,14 @@ def kept_by(leaf: Leaf, stage: st.Filter) -> NDArray[np.bool_]:
     if stage.columns is not None:
         return _by_columns(leaf, stage, n)
     key = digest(["keep", leaf.source.fingerprint, leaf.code(), code_of(stage.fn)], size=16)
-    return stored(cache_folder() / "keep" / f"{key}.npy", lambda: _by_samples(leaf, stage, n)).astype(np.bool_)
+    call = KeepRows(leaf, stage)
+
+    def make(a: int, b: int) -> NDArray[Any]:
+        kept = [bit for bits in each(results(call, words_for(leaf, stage.fn), a, b), call) for bit in bits]
+        return np.array(kept, np.bool_)
+
+    path = cache_folder() / "keep" / f"{key}.npy"
+    return whole_array(path, n, make, str(stage), stored).astype(np.bool_)
 
 
 def _by_columns(leaf: Leaf, stage: st.Filter, n: int) -> NDArray[np.bool_]:
@@ -62,25 +72,50 @@ def _by_columns(leaf: Leaf, stage: st.Filter, n: int) -> NDArray[np.bool_]:
     return keep
 
 
-def _by_samples(leaf: Leaf, stage: st.Filter, n: int) -> NDArray[np.bool_]:
-    keep = np.zeros(n, np.bool_)
-    for indices in chunks(n):
-        ids = leaf.source.ids(indices) if stage.with_info else None
-        for i, sample in enumerate(leaf.samples(indices, 0, 0)):
-            if sample is None:
-                continue
-            at = int(indices[i])
-            if ids is None:
-                keep[at] = bool(stage.fn(sample))
-            else:
-                keep[at] = bool(stage.fn(sample, SampleInfo(ids[i], leaf.name, at, 0, ("filter", str(stage)))))
-    return keep
+class KeepRows(MapRows):
+    """Request -> whether the filter keeps each sample.
+
+    Args:
+        leaf: the source, with the functions before the filter.
+        stage: the filter.
+    """
+
+    def __init__(self, leaf: Leaf, stage: st.Filter) -> None:
+        super().__init__([leaf], 0)
+        self.stage = stage
+
+    def like(self, leaves: Sequence[Leaf]) -> MapRows:
+        """Give the same call on another leaf."""
+        return KeepRows(leaves[0], replace(self.stage, fn=for_worker(self.stage.fn)))
+
+    def of_leaf(self, leaf: Leaf, index: Ints, epoch: int) -> list[Any]:
+        """Ask the filter."""
+        made = leaf.samples(index, epoch, self.seed)
+        if not self.stage.with_info:
+            return [s is not None and bool(self.stage.fn(s)) for s in made]
+        infos = [
+            SampleInfo(name, leaf.name, i, 0, ("filter", str(self.stage)))
+            for name, i in zip(leaf.source.ids(index), index.tolist(), strict=True)
+        ]
+        return [s is not None and bool(self.stage.fn(s, info)) for s, info in zip(made, infos, strict=True)]
 
 
-def chunks(n: int) -> Iterator[Ints]:
-    """Give all indices in order, some thousand at a time."""
-    for at in range(0, n, CHUNK):
-        yield np.arange(at, min(at + CHUNK, n))
+class OutputRows(MapRows):
+    """Request -> for each sample the list of (id, sample) that its functions make of it."""
+
+    def like(self, leaves: Sequence[Leaf]) -> MapRows:
+        """Give the same call on other leaves."""
+        return OutputRows(leaves, self.seed)
+
+    def of_leaf(self, leaf: Leaf, index: Ints, epoch: int) -> list[Any]:
+        """Run the functions; what a call gives stands at the first sample of the call."""
+        del epoch
+        return [list(leaf.outputs(index)), *[[]] * (len(index) - 1)]
+
+
+def words_for(leaf: Leaf, fn: Any) -> st.Map:
+    """Give the words by which a pass runs: those of its functions."""
+    return words_of([leaf]) or st.Map(fn)
 
 
 def stored(path: Path, make: Callable[[], NDArray[Any]], *, mapped: bool = False) -> NDArray[Any]:
@@ -107,37 +142,48 @@ def cached(leaf: Leaf, stage: st.Cache) -> Leaf:
     key = digest(["cache", leaf.source.fingerprint, leaf.code(), stage.what], size=16)
     folder = (Path(stage.path) if stage.path else cache_folder() / "samples") / key
     if stage.what == "lengths":
-        lengths = stored(folder.with_suffix(".npy"), lambda: _lengths(leaf))
+        lengths = _lengths(leaf, folder.with_suffix(".npy"))
         return Leaf(leaf.name, Counted(leaf.source, lengths), leaf.maps, leaf.filters, leaf.shuffle, leaf.repeats)
+    _write(leaf, folder)
     records = import_module("thalweg.store.records")  # pyarrow loads here, not before
-    if not folder.exists():
-        _write(records, leaf, folder)
     source = import_module("thalweg.feed.open").RecordsSource(records.open_records(str(folder)))
     return Leaf(leaf.name, source, [], leaf.filters, leaf.shuffle, leaf.repeats)
 
 
-def _write(records: Any, leaf: Leaf, folder: Path) -> None:
-    """Write all samples behind the functions beside the final folder, then put it in place."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = folder.with_name(f".{folder.name}.{os.getpid()}.{key64(os.urandom(8).hex()):016x}")
-    with records.create_records(str(partial)) as writer:
-        for indices in chunks(len(leaf.source)):
-            for name, sample in leaf.outputs(indices):
-                writer.write(sample, id=name)
-    try:
-        partial.rename(folder)
-    except OSError:
-        if not folder.exists():
-            raise
-        shutil.rmtree(partial)  # another process was first, with the same samples
+def _write(leaf: Leaf, folder: Path) -> None:
+    """Write all samples behind the functions as parts of one set, a part a piece; then put them together."""
+    place = import_module("thalweg.store.records.place")
+    if folder.is_dir() and place.generations(folder):
+        return
+    records = import_module("thalweg.store.records")
+    parts, call = pieces(len(leaf.source)), OutputRows([leaf], 0)
+    words = words_for(leaf, None)
+    generation = records.declare_parts(str(folder), len(parts))
+
+    def write(k: int, mark: Path) -> None:
+        if not place.part_path(folder, generation, k).exists():
+            with records.PartWriter(str(folder), k, len(parts), lineage=dict(leaf.source.lineage)) as writer:
+                for lists in each(results(call, words, *parts[k]), call):
+                    for name, sample in (pair for pairs in lists for pair in pairs):
+                        writer.write(sample, id=name)
+        mark.touch()
+
+    claims = folder.with_name(f".{folder.name}.pieces")
+    shared(
+        claims, len(parts), write, lambda: bool(place.generations(folder)), "cache of " + " ".join(map(str, leaf.maps))
+    )
+    records.merge_parts(str(folder))
+    shutil.rmtree(claims, ignore_errors=True)
 
 
-def _lengths(leaf: Leaf) -> NDArray[np.int32]:
-    out = np.zeros(len(leaf.source), np.int32)
-    for indices in chunks(len(leaf.source)):
-        for at, sample in zip(indices.tolist(), leaf.samples(indices, 0, 0), strict=True):
-            out[at] = 0 if sample is None else len(sample[INPUT_IDS])
-    return out
+def _lengths(leaf: Leaf, path: Path) -> NDArray[np.int32]:
+    call = MapRows([leaf], 0)
+
+    def make(a: int, b: int) -> NDArray[Any]:
+        made = (s for samples in each(results(call, words_for(leaf, None), a, b), call) for s in samples)
+        return np.array([0 if s is None else len(s[INPUT_IDS]) for s in made], np.int32)
+
+    return whole_array(path, len(leaf.source), make, "counting tokens", stored)
 
 
 class Counted:

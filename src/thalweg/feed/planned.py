@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from thalweg.core.allocator import keep_freed_memory
 from thalweg.core.batch import Batch
 from thalweg.core.errors import ConfigError, StateError
@@ -129,6 +131,7 @@ class PlannedNode:
         if self.micros.even is not None:
             numbers_of(state, ("run", "window"))
             self.micros.arrange(*fixed(state, self.compiled.balance))
+        self.micros.refuse_outside(int(state["epoch"]), int(state["block"]), int(state["row"]))
         index = int(state["row_in_epoch"])
         base = int(state["rows_before"]) - index if self.options.tail == "carry" else 0
         self._place = Place(int(state["epoch"]), int(state["block"]), int(state["row"]), index, base)
@@ -183,25 +186,14 @@ class PlannedNode:
     def note_leg(self) -> None:
         """Tell the ledger how this leg runs and where it begins."""
         assert self.ledger is not None
-        options, micros, place = self.options, self.micros, self._place
-        self.ledger.describe(
-            {
-                "micro": micros.micro,
-                "accumulation": options.accumulation,
-                "stride": options.topology.dp_size * micros.micro,
-                "tail": options.tail,
-                "seed": options.seed,
-                "step": self._step,
-                "epoch": place.epoch,
-                "index": place.passed,
-                **micros.fixed,
-                **self._identity,
-            }
-        )
+        place = self._place
+        at = {"step": self._step, "epoch": place.epoch, "index": place.passed}
+        self.ledger.describe({**self.micros.layout, **at, **self._identity})
 
     def _drop(self) -> None:
         if self._ahead is not None:
             self._ahead.close()  # ends the workers
+        self.meters.levels.update(ready=0, in_flight=0)
         self._ahead = None
 
     # ---- hand over
@@ -270,7 +262,7 @@ class PlannedNode:
             ahead=self.options.prefetch,
             stall_after=self.options.stall_after,
         )
-        for (group, documents), result in self.meters.waiting("map", results):
+        for (group, documents), result in self.meters.waiting("wait", results):
             self.reader.fill(documents, result)
             self._digest(group, documents)
             yield from self._made(group, documents)
@@ -280,7 +272,7 @@ class PlannedNode:
 
         def read(pair: tuple[list[Micro], Documents]) -> Documents:
             group, documents = pair
-            with self.meters.time("read"):
+            with self.meters.time("samples" if self.reader.by_samples else "read"):
                 self.reader.read(documents)
                 self._digest(group, documents)
             return documents
@@ -288,13 +280,14 @@ class PlannedNode:
         options, ours = self.options, all(getattr(leaf.source, "ours", False) for leaf in self.compiled.leaves)
         behind = options.workers != 0 and options.prefetch and ours and not self.reader.by_samples
         if behind and usable_cpus() > 1:
-            pairs = made_behind(chosen, read, name="thalweg-read")
+            pairs = self.meters.waiting("wait", made_behind(chosen, read, name="thalweg-read"))
         else:
             pairs = ((pair, read(pair)) for pair in chosen)
-        for (group, _), documents in self.meters.waiting("wait", pairs):
+        for (group, _), documents in pairs:
             yield from self._made(group, documents)
 
     def _selected(self, group: list[Micro]) -> Documents:
+        self.meters.levels["in_flight"] += 1
         with self.meters.time("plan"):
             return select([part for m in group for part in self.micros.blocks(m)])
 
@@ -317,11 +310,16 @@ class PlannedNode:
     def _made(self, group: list[Micro], documents: Documents) -> Iterator[tuple[Batch, Micro]]:
         """Make the batches of a group whose documents are read, one by one."""
         self._grow(group, documents)
+        levels, counts = self.meters.levels, self.meters.counts
+        levels["in_flight"], levels["ready"] = levels["in_flight"] - 1, len(group)
         made = self.meters.waiting("collate", self._laid_out(group, documents))
         if not self.micros.labels.known and self.options.topology.dp_size == 1:
             made = self._with_totals(made)
         for (values, info), micro in zip(made, group, strict=True):
             self.micros.inform(info, micro)
+            counts["batches"] += 1
+            counts["bytes"] += sum(v.nbytes for v in values.values() if isinstance(v, np.ndarray))
+            levels["ready"] -= 1
             yield Batch(values, info=info), micro
 
     @staticmethod
@@ -361,10 +359,12 @@ class PlannedNode:
     def _grow(self, group: list[Micro], documents: Documents) -> None:
         """Read further ahead once the first batch is out, as far as the cache reaches."""
         self.meters.add("rows", documents.num_rows)
+        values = np.empty(0, np.int32) if documents.tokens is None else documents.tokens.values
+        tokens = len(values)
+        self.meters.add("tokens", tokens)
+        self.meters.add("read_bytes", values.nbytes)
         if self.reader.by_samples:
             return
-        tokens = 0 if documents.tokens is None else len(documents.tokens.values)
-        self.meters.add("tokens", tokens)
         each = max(tokens // len(group), 1)
         self._chunk = max(1, min(AHEAD_BATCHES, AHEAD_TOKENS // each))
 
@@ -387,7 +387,11 @@ class PlannedNode:
             more = {**more, "proportions": shares}
         if self.compiled.losses:
             more = {**more, "left_out": dict(self.compiled.losses)}
-        return {**self.meters.read(), **more, "epoch": self._epoch, "step": self._step}
+        found = self.meters.read()
+        if self.reader.by_samples:
+            found["seconds"].pop("samples", None)
+            found["seconds"].update(zip(("read", "map"), self.reader.seconds, strict=True))
+        return {**found, **more, "epoch": self._epoch, "step": self._step}
 
     def close(self) -> None:
         """Forget what was read ahead."""

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from thalweg.core.errors import ConfigError, nearest
+from thalweg.feed.columns import known_columns, names, table_columns
 from thalweg.feed.stages import (
     BATCHING,
-    SOURCES,
     Balance,
     Batch,
     Bucket,
@@ -181,28 +181,6 @@ def _check_map(stage: Any, before: Sequence[Stage]) -> None:
         )
 
 
-def names(columns: Any) -> tuple[str, ...]:
-    """Read a column or several."""
-    return () if columns is None else (columns,) if isinstance(columns, str) else tuple(columns)
-
-
-def known_columns(stages: Sequence[Stage]) -> tuple[str, ...] | None:
-    """Say which columns a sample has behind these stages; None where a function hides it."""
-    known: tuple[str, ...] | None = None
-    for stage in stages:
-        if isinstance(stage, From):
-            known = stage.source.columns
-        elif isinstance(stage, SOURCES):
-            known = None
-        elif isinstance(stage, Map):
-            if stage.output_columns is None or known is None or stage.batched:
-                known = None
-            else:
-                gone = known if stage.remove_columns == "all" else names(stage.remove_columns)
-                known = (*(c for c in known if c not in gone), *names(stage.output_columns))
-    return known
-
-
 def _callable(stage: Any) -> None:
     if not callable(stage.fn):
         raise ConfigError(f"{stage.verb} needs a function, not {type(stage.fn).__name__}", where=stage.verb)
@@ -216,7 +194,15 @@ def _check_filter(stage: Any, before: Sequence[Stage]) -> None:
             where=str(stage),
             fix="filter(fn, with_info=True) with fn(sample, info) drawing from info.rng",
         )
-    del before
+    known = table_columns(before)
+    for name in names(stage.columns):
+        if known is not None and name not in known:
+            raise ConfigError(f"no table column {name!r}", where=str(stage), fix=nearest(name, known))
+        if name == "length" and not lengths_known(before)[0]:
+            raise ConfigError(
+                f"lengths are not known here: {lengths_known(before)[1]}", where=str(stage),
+                fix="add .cache() before the filter, or filter before the map",
+            )  # fmt: skip
 
 
 def draws_at_random(fn: Any) -> bool:
