@@ -77,7 +77,7 @@ def test_a_changed_run_is_refused_and_begun_anew_under_names_of_its_own(make, bu
     make(tasks=2, adopt=True).run()
     second = rows(store)
     assert sorted(second) == ["00000.g1.jsonl", "00001.g1.jsonl"]  # a key belongs to one generation for ever
-    assert {id for ids in second.values() for id in ids} == {id for ids in first.values() for id in ids}
+    assert {i for ids in second.values() for i in ids} == {i for ids in first.values() for i in ids}
     assert make(tasks=2).run()[0].tally.made == 400
 
 
