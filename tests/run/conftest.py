@@ -9,7 +9,7 @@ import pytest
 
 from thalweg.run import script
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "store"))  # the proxy that counts requests is kept there
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "store")]  # servers that tests share
 
 
 @pytest.fixture

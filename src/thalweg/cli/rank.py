@@ -5,7 +5,6 @@ Decides nothing: see `thalweg.run.element`.
 
 import logging
 import os
-from pathlib import Path
 
 import click
 
@@ -13,10 +12,10 @@ from thalweg.cli.output import json_option, print_json, say
 
 
 @click.command()
-@click.argument("executor", type=click.Path(path_type=Path, exists=True))
+@click.argument("executor", metavar="EXECUTOR")
 @click.option("--finish", "ending", is_flag=True, help="Merge statistics and outputs; fails when ranks are missing.")
 @json_option
-def command(executor: Path, ending: bool, as_json: bool) -> None:
+def command(executor: str, ending: bool, as_json: bool) -> None:
     """Run the ranks of this array element of the launch in EXECUTOR (executor.pik)."""
     from thalweg.run.element import finish, run_element  # noqa: PLC0415
 

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 _WHERE = {
+    "JobsPipelineExecutor": "jobs",
     "LocalPipelineExecutor": "local",
     "PipelineExecutor": "executor",
     "RayPipelineExecutor": "ray",
@@ -11,10 +12,18 @@ _WHERE = {
     "merge_stats": "executor",
 }
 
-__all__ = ["LocalPipelineExecutor", "PipelineExecutor", "RayPipelineExecutor", "SlurmPipelineExecutor", "merge_stats"]
+__all__ = [
+    "JobsPipelineExecutor",
+    "LocalPipelineExecutor",
+    "PipelineExecutor",
+    "RayPipelineExecutor",
+    "SlurmPipelineExecutor",
+    "merge_stats",
+]
 
 if TYPE_CHECKING:
     from thalweg.run.executor import PipelineExecutor, merge_stats
+    from thalweg.run.jobs import JobsPipelineExecutor
     from thalweg.run.local import LocalPipelineExecutor
     from thalweg.run.ray import RayPipelineExecutor
     from thalweg.run.slurm import SlurmPipelineExecutor

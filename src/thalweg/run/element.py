@@ -17,26 +17,27 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from thalweg.core.errors import ConfigError, RunError
+from thalweg.core.errors import ConfigError, InputError, RunError
 from thalweg.run.executor import failed
+from thalweg.run.logging_dir import logging_dir_at
 from thalweg.run.sbatch import ranks_of_element
 from thalweg.work.processes import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from thalweg.core.stats import PipelineStats
 
 log = logging.getLogger("thalweg.run")
+INDEX = "THALWEG_ARRAY_INDEX"  # tells a hosted job its element
 
 
-def run_element(path: Path, environ: Mapping[str, str]) -> list[int]:
+def run_element(path: str, environ: Mapping[str, str]) -> list[int]:
     """Run the ranks of this element, each with its own copy of the pipeline.
 
     Args:
-        path: `executor.pik` of a launch.
-        environ: SLURM_ARRAY_TASK_ID and RUN_OFFSET.
+        path: `executor.pik` of a launch: a path or URL.
+        environ: SLURM_ARRAY_TASK_ID and RUN_OFFSET, or THALWEG_ARRAY_INDEX.
 
     Returns: the ranks that were run; those that another copy of this element has completed are left alone.
 
@@ -44,12 +45,13 @@ def run_element(path: Path, environ: Mapping[str, str]) -> list[int]:
         RunError: ranks failed.
         ConfigError: this is no element of an array.
     """
-    if "SLURM_ARRAY_TASK_ID" not in environ:
+    index = environ.get(INDEX, environ.get("SLURM_ARRAY_TASK_ID"))
+    if index is None:
         raise ConfigError("SLURM_ARRAY_TASK_ID is not set", fix="this command is for the scripts of job arrays")
-    known: dict[str, Any] = cloudpickle.loads(path.read_bytes())
-    ranks: list[int] = json.loads(path.with_name("ranks_to_run.json").read_text())
+    known = _launch(path)
+    ranks: list[int] = json.loads(_beside(path, "ranks_to_run.json"))
     executor, task = known["executor"], known["task"]
-    element, offset = int(environ["SLURM_ARRAY_TASK_ID"]), int(environ.get("RUN_OFFSET", "0"))
+    element, offset = int(index), int(environ.get("RUN_OFFSET", "0"))
     mine = ranks_of_element(ranks, element, offset, executor.tasks_per_job)
     requeue_on(known["signals"], environ)
     failures: dict[int, Failure] = {}
@@ -67,13 +69,26 @@ def run_element(path: Path, environ: Mapping[str, str]) -> list[int]:
     return done
 
 
-def finish(path: Path) -> PipelineStats:
+def _beside(path: str, name: str) -> bytes:
+    folder, _, _ = path.rpartition("/")
+    data = logging_dir_at(folder or ".").read(name)
+    if data is None:
+        raise InputError(f"there is no {name}", where=path, fix="give executor.pik of a launch")
+    return data
+
+
+def _launch(path: str) -> dict[str, Any]:
+    known: dict[str, Any] = cloudpickle.loads(_beside(path, path.rpartition("/")[2]))
+    return known
+
+
+def finish(path: str) -> PipelineStats:
     """Merge the statistics and outputs of a run after its arrays have ended.
 
     Raises:
         RunError: ranks are missing; they are named.
     """
-    known: dict[str, Any] = cloudpickle.loads(path.read_bytes())
+    known = _launch(path)
     executor, task = known["executor"], known["task"]
     task.run.sweep()
     stats: PipelineStats = executor.finish(task.run)
