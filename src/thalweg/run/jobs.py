@@ -211,14 +211,14 @@ class _Crew:
         try:
             self._send(index)
             self.deaf = 0
-        except Exception:
-            if not self.sent or not self._patient(f"index {index} cannot be sent"):
+        except Exception as error:
+            if not self.sent or not self._patient(f"index {index} cannot be sent", error):
                 raise
             self.waiting.appendleft(index)
 
-    def _patient(self, what: str) -> bool:
+    def _patient(self, what: str, error: Exception) -> bool:
         self.deaf += 1
-        log.warning("%s; trying again", what, exc_info=True)  # noqa: LOG014  (both callers handle one)
+        log.warning("%s; trying again: %s", what, error)
         return self.deaf <= DEAF
 
     def _send(self, index: int) -> None:
@@ -241,8 +241,8 @@ class _Crew:
         for name, index in list(self.jobs.items()):
             try:
                 status = self.api.inspect_job(job_id=name, namespace=self.namespace).status
-            except Exception:
-                if not self._patient(f"job {name} cannot be looked at"):
+            except Exception as error:
+                if not self._patient(f"job {name} cannot be looked at", error):
                     raise
                 continue
             self.deaf = 0
