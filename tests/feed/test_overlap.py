@@ -1,0 +1,100 @@
+"""Reading, functions and training overlap; a rank reads its own share; a plan knows what a stream cannot."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+import thalweg as tw
+from thalweg.feed.loader import FeedLoader
+
+LONG = 30.0  # seconds after which a wait counts as never
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+# E4
+@pytest.mark.parametrize("kind", ["planned", "stream"])
+def test_functions_work_on_later_samples_while_the_loop_holds_a_batch(kind):
+    """With stages one after the other this would wait for ever: the loop waits for a call behind the batch it holds."""
+    holding, later = threading.Event(), threading.Event()
+
+    def fn(sample):
+        if sample["input_ids"][0] >= 2 and holding.wait(LONG):
+            later.set()
+        return sample
+
+    rows = [{"input_ids": [n, n]} for n in range(64)]
+    head = tw.from_dataset(rows) if kind == "planned" else tw.from_stream(lambda: iter(rows))
+    feed = head.map(fn, mode="threads", workers=2).batch(2)
+    assert feed.kind == ("planned" if kind == "planned" else "stream")
+    loader = FeedLoader(feed, topology=tw.Topology(), prefetch=2)
+    batches = iter(loader)
+    assert next(batches)["input_ids"].tolist() == [[0, 0], [1, 1]]
+    holding.set()  # training begins
+    assert later.wait(LONG)  # and the functions go on meanwhile
+    assert [b["input_ids"][0, 0] for b in batches] == list(range(2, 64, 2))
+    loader.close()
+
+
+# E4
+def test_two_calls_of_a_function_run_at_the_same_time():
+    both = threading.Barrier(2)
+
+    def fn(sample):
+        both.wait(LONG)  # breaks, and fails the test, where calls wait for each other
+        return sample
+
+    stream = tw.from_stream(lambda: iter([{"input_ids": [n]} for n in range(40)]))
+    loader = FeedLoader(stream.map(fn, mode="threads", workers=2).batch(2), topology=tw.Topology())
+    assert sum(len(b["input_ids"]) for b in loader) == 40
+    loader.close()
+
+
+class Counted:
+    """A source that counts the samples that are read."""
+
+    lengths = None
+
+    def __init__(self, n):
+        self.n, self.read = n, 0
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, index):
+        self.read += 1
+        return {"input_ids": [index, index]}
+
+
+def test_a_rank_of_64_reads_a_64th_of_the_data():  # E59
+    """What a rank has to do for a step does not grow with the ranks; benchmarks/bench_waiting.py measures its wait."""
+    source = Counted(64 * 200)
+    feed = tw.from_dataset(source, fingerprint="counted").shuffle(seed=1).batch(2)
+    loader = FeedLoader(feed, topology=tw.Topology(17, 64), workers=0)
+    source.read = 0
+    assert sum(len(b["input_ids"]) for b in loader) == 200
+    assert source.read <= 200 + 64  # ids and the columns of the first rows are looked up too
+    loader.close()
+
+
+def test_a_whole_path_is_fewer_than_fifty_lines():  # E58
+    """From raw conversations to packed, masked, shuffled, resumable batches: examples, which CI runs as they are."""
+    for name in ("chat_sft.py", "plain_loop.py"):
+        assert len((EXAMPLES / name).read_text("utf-8").splitlines()) <= 50, name
+
+
+def test_a_plan_is_reproducible_and_knows_its_steps_and_a_stream_asks_for_max_steps():  # C43
+    rows = [{"input_ids": [n] * (n % 5 + 1)} for n in range(90)]
+    plan = tw.from_dataset(rows).shuffle(seed=3).pack(8).batch(2)
+    stream = tw.from_stream(lambda: iter(rows)).pack(8, policy="fill", overlong="drop").batch(2)
+
+    def loader(feed, **more):
+        return FeedLoader(feed, topology=tw.Topology(), workers=0, **more)
+
+    counted = len(loader(plan))
+    runs = [[b["input_ids"].tolist() for b in loader(plan)] for _ in range(2)]
+    assert runs[0] == runs[1]
+    assert len(runs[0]) == counted == loader(plan).steps_per_epoch
+    with pytest.raises(TypeError, match="a stream has no length"):
+        len(loader(stream))
+    assert len(list(loader(stream, epochs=None, max_steps=7))) == 7
