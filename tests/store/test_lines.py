@@ -216,3 +216,37 @@ def test_what_is_not_its_format_is_named(tmp_path, cache, name, text, message):
     put(tmp_path / name, text)
     with pytest.raises(InputError, match=message):
         open_files(tmp_path / name)
+
+
+@pytest.mark.parametrize("codec", ["gzip", "zstd", "pzstd"])
+def test_a_file_of_small_compressed_members_is_read_where_it_lies(tmp_path, cache, codec, monkeypatch):
+    def packed(data):
+        if codec == "gzip":
+            return gzip.compress(data)
+        frame = zstandard.compress(data)
+        return frame if codec == "zstd" else b"\x50\x2a\x4d\x18\x04\0\0\0" + len(frame).to_bytes(4, "little") + frame
+
+    data = (lines(ROWS) + "\n").encode()
+    path = tmp_path / ("a.jsonl.gz" if codec == "gzip" else "a.jsonl.zst")
+    put(path, b"".join(packed(data[a : a + 1000]) for a in range(0, len(data), 1000)))  # lines go over the borders
+    found = pickle.loads(pickle.dumps(open_files(path)))
+    assert len(found) == len(ROWS)
+    assert not list(cache.rglob("lines"))
+    assert found[:] == ROWS
+    assert [found[i] for i in (-1, 0, 150, 149, 150)] == [ROWS[i] for i in (-1, 0, 150, 149, 150)]
+    assert found.where(7) == f"{path.name}:8"
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 0x55
+    info = path.stat()
+    path.write_bytes(raw)
+    os.utime(path, ns=(info.st_atime_ns, info.st_mtime_ns))
+    broken = open_files(path)
+    assert broken[0] == ROWS[0]
+    with pytest.raises(InputError, match=r"a\.jsonl\.\w+, offset \d+|no JSON"):
+        broken[:]
+
+
+def test_a_compressed_file_of_one_large_member_is_unpacked_once(tmp_path, cache):
+    put(tmp_path / "a.jsonl.gz", gzip.compress(lines(ROWS).encode()))
+    assert open_files(tmp_path / "a.jsonl.gz")[:] == ROWS
+    assert len([*cache.rglob("lines")]) == 1

@@ -47,8 +47,14 @@ def _decompressor(codec: str) -> Callable[[], Any]:
     return zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj
 
 
-def chunks(file: Any, codec: str | None, path: str) -> Iterator[bytes]:
+def chunks(file: Any, codec: str | None, path: str, members: list[tuple[int, int]] | None = None) -> Iterator[bytes]:
     """Give the decompressed bytes of an open binary file, piece by piece.
+
+    Args:
+        file: at its start.
+        codec: as `codec_of` says.
+        path: for messages.
+        members: filled with where each member begins: byte of the file, and of what comes out.
 
     Raises:
         InputError: the data is damaged or ends in the middle of a member; the file is named.
@@ -57,28 +63,52 @@ def chunks(file: Any, codec: str | None, path: str) -> Iterator[bytes]:
         while piece := file.read(CHUNK * 4):
             yield piece
         return
-    fresh, magic = _decompressor(codec), MAGIC[codec]
-    member, raw, members = fresh(), b"", 0
+    fresh = _decompressor(codec)
+    member, raw, begun, given = fresh(), b"", False, 0
+    members = [] if members is None else members
+    members.append((0, 0))
     while True:
         raw = raw or file.read(CHUNK)
         if not raw:
             break
         if member.eof:
             rest = raw.lstrip(b"\0")
-            rest += file.read(len(magic) - len(rest)) if len(rest) < len(magic) else b""
-            if not rest.startswith(magic):
+            rest += file.read(4 - len(rest)) if len(rest) < 4 else b""
+            if not _begins(rest, codec):
                 return
             member, raw = fresh(), rest
+            members.append((file.tell() - len(rest), given))
         try:
             out = member.decompress(raw)
         except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, _zstd_error()) as error:
             raise InputError(f"{codec} data is damaged: {error}", where=path, fix=_ADVICE) from error
         raw = member.unused_data if member.eof else b""
-        members += 1
+        begun = True
         if out:
+            given += len(out)
             yield out
-    if members and not member.eof:
+    if begun and not member.eof:
         raise InputError(f"{codec} data ends in the middle", where=path, fix=_ADVICE)
+
+
+def _begins(data: bytes, codec: str) -> bool:
+    """Whether bytes begin another member; zstd has frames without data too, which parallel compressors write."""
+    skippable = codec == "zstd" and data[1:4] == b"\x2a\x4d\x18" and 0x50 <= data[0] <= 0x5F
+    return skippable or data.startswith(MAGIC[codec])
+
+
+def unpack(data: bytes, codec: str, path: str) -> bytes:
+    """Decompress one whole member.
+
+    Raises:
+        InputError: it is damaged.
+    """
+    try:
+        member = _decompressor(codec)()
+        out: bytes = member.decompress(data)
+    except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, _zstd_error()) as error:
+        raise InputError(f"{codec} data is damaged: {error}", where=path, fix=_ADVICE) from error
+    return out
 
 
 def stream(pieces: Iterator[bytes]) -> io.RawIOBase:

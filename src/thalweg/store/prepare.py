@@ -1,8 +1,9 @@
 """How each raw format becomes rows that can be read by number, once, and kept in a cache directory.
 
-Lines are indexed where they lie. What has no lines that can be found by a newline (compressed files, JSON arrays, CSV)
-is unpacked into the cache; Parquet becomes a record set there. An entry is named by the file's path, size and time, and
-appears by rename, so that two processes that make it at once get the same. Knows no order of files.
+Lines are indexed where they lie, in compressed files too if those are made of small members. Other compressed files,
+JSON arrays and CSV are unpacked into the cache; Parquet becomes a record set there. An entry is named by the file's
+path, size and time, and appears by rename, so that two processes that make it at once get the same. Knows no order of
+files.
 """
 
 import csv
@@ -14,7 +15,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -25,6 +26,7 @@ from thalweg.core.errors import ConfigError, InputError, nearest
 from thalweg.core.sample import Sample
 from thalweg.store import fs
 from thalweg.store.codec import ENDINGS, chunks, codec_of
+from thalweg.store.framed import Framed, Reads, table_of
 
 if TYPE_CHECKING:
     from thalweg.store.records.reader import Records
@@ -45,14 +47,6 @@ _BOM = b"\xef\xbb\xbf"
 _CHUNK = 16 << 20
 
 
-class Reads(Protocol):
-    """Gives bytes of a file."""
-
-    def read(self, path: str, start: int, end: int) -> bytes:
-        """Read bytes [start, end)."""
-        ...
-
-
 @dataclass
 class Table:
     """Rows of one file.
@@ -64,6 +58,8 @@ class Table:
         rows: how many.
         path: the file that holds the lines, or the record set.
         index: first byte, end byte and line number of each row, int64 (rows, 3); None for a record set.
+        index_path: where the index is.
+        members_path: where the table of a compressed file's members is, if it is read through them.
     """
 
     name: str
@@ -73,11 +69,13 @@ class Table:
     path: str
     index: NDArray[np.int64] | None = None
     index_path: str | None = None
+    members_path: str | None = None
+    _framed: Framed | None = field(default=None, repr=False)
     _records: "Records | None" = field(default=None, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave what is mapped behind; it is mapped again."""
-        return {**self.__dict__, "index": None, "_records": None}
+        return {**self.__dict__, "index": None, "_records": None, "_framed": None}
 
     def line(self, row: int) -> int:
         """Give the line number of a row, from 1; in a record set, the row from 1."""
@@ -108,7 +106,7 @@ class Table:
                 self._records = open_records(self.path)
             return self._records[row]
         start, end, line = self._entries()[row].tolist()
-        data = files.read(self.path, start, end)
+        data = self._bytes(files, start, end)
         if self.format == "txt":
             return {"text": self._text(data, line)}
         try:
@@ -116,6 +114,13 @@ class Table:
         except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
             raise InputError(f"a line is no JSON: {error}", where=f"{self.name}:{line}", fix=_advice(data)) from error
         return value if isinstance(value, dict) else {"value": value}
+
+    def _bytes(self, files: Reads, start: int, end: int) -> bytes:
+        if self.members_path is None:
+            return files.read(self.path, start, end)
+        if self._framed is None:
+            self._framed = Framed(self.path, codec_of(self.path) or "", np.load(self.members_path))
+        return self._framed.read(files, start, end)
 
     def _text(self, data: bytes, line: int) -> str:
         try:
@@ -199,7 +204,7 @@ def prepare(path: str, name: str, format_: str, cache: Path) -> Table:
     info = Path(path).stat()
     full = os.path.abspath(path)  # noqa: PTH100
     stem = xxhash.xxh3_64_hexdigest(full.encode())
-    key = f"{stem}-{info.st_size:x}-{info.st_mtime_ns:x}-{format_}-2"
+    key = f"{stem}-{info.st_size:x}-{info.st_mtime_ns:x}-{format_}-3"
     entry = cache / key
     if not (entry / "about.json").exists():
         cache.mkdir(parents=True, exist_ok=True)
@@ -209,7 +214,8 @@ def prepare(path: str, name: str, format_: str, cache: Path) -> Table:
     lines = str(entry / "lines") if about["unpacked"] else full
     if format_ == "parquet":
         return Table(name, format_, about["digest"], about["rows"], str(entry / "records"))
-    return Table(name, format_, about["digest"], about["rows"], lines, None, str(entry / "index.npy"))
+    members = str(entry / "members.npy") if about.get("members") else None
+    return Table(name, format_, about["digest"], about["rows"], lines, None, str(entry / "index.npy"), members)
 
 
 def _drop_stale(cache: Path, stem: str, key: str) -> None:
@@ -248,14 +254,22 @@ def _hashed(path: str) -> str:
 
 def _lines(path: str, name: str, scratch: Path) -> dict[str, Any]:
     codec = codec_of(path)
-    source = path
-    if codec is not None:
-        source = str(scratch / "lines")
-        with Path(path).open("rb") as file, Path(source).open("wb") as out:
-            out.writelines(chunks(file, codec, name))
-    index = index_lines(source)
+    if codec is None:
+        index = index_lines(path)
+        np.save(scratch / "index.npy", index)
+        return {"rows": len(index), "digest": _hashed(path), "unpacked": False}
+    lines, members = scratch / "lines", list[tuple[int, int]]()
+    with Path(path).open("rb") as file, lines.open("wb") as out:
+        out.writelines(chunks(file, codec, name, members))
+        packed = file.tell()
+    index = index_lines(str(lines))
     np.save(scratch / "index.npy", index)
-    return {"rows": len(index), "digest": _hashed(path), "unpacked": codec is not None}
+    table = table_of(members, packed, lines.stat().st_size)
+    if table is not None:  # its members are read where they are
+        np.save(scratch / "members.npy", table)
+        lines.unlink()
+    about = {"rows": len(index), "digest": _hashed(path)}
+    return {**about, "unpacked": table is None, "members": table is not None}
 
 
 def index_lines(path: str) -> NDArray[np.int64]:

@@ -1,6 +1,8 @@
 """A record set behaves like a Python list through write, append, merge, crash, reopen and verify."""
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,6 +18,7 @@ from records_rows import equal
 import thalweg as tw
 from thalweg.core.errors import RecordsError
 from thalweg.store.records import PartWriter, declare_parts, merge_parts
+from thalweg.store.records.place import files_of, read_manifest
 
 tokens = st.lists(st.integers(0, 70_000), max_size=5).map(lambda v: np.array(v, np.int32))
 row = st.fixed_dictionaries(
@@ -23,6 +26,25 @@ row = st.fixed_dictionaries(
     optional={"id": st.text("xyz", max_size=3), "n": st.none() | st.integers() | st.text("ab", max_size=2)},
 )
 some = st.lists(row, max_size=5)
+
+
+def die_after(steps):
+    """Let this process die by kill -9 before its next change to a directory, after `steps` of them."""
+    left = [steps]
+
+    def counted(call):
+        def run(*args, **options):
+            if not left[0]:
+                os.kill(os.getpid(), signal.SIGKILL)
+            left[0] -= 1
+            return call(*args, **options)
+
+        return run
+
+    for name in ("link", "rename", "unlink", "open", "write", "mkdir"):
+        setattr(os, name, counted(getattr(os, name)))
+    for name in ("rename", "unlink", "open", "mkdir"):
+        setattr(Path, name, counted(getattr(Path, name)))
 
 
 class RecordsAsList(RuleBasedStateMachine):
@@ -67,6 +89,31 @@ class RecordsAsList(RuleBasedStateMachine):
         for r in rows:
             w.write(r)
         w.__exit__(ValueError, ValueError(), None)
+
+    @precondition(lambda self: self.parts is None)
+    @rule(rows=some, steps=st.integers(0, 12), replace=st.booleans())
+    def crash(self, rows, steps, replace):
+        """A writer dies after some number of changes to the directory: the old set is there, or the new one."""
+        child = os.fork()
+        if child == 0:
+            die_after(steps)
+            self._write(rows, append=not replace, overwrite=replace)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        rec = tw.open_records(self.path)
+        if rec.generation > max(self.history):
+            self.model = list(rows) if replace else self.model + rows
+            self.history = {} if replace else self.history
+            self.history[rec.generation] = list(self.model)
+        else:
+            assert os.WIFSIGNALED(status)
+        with tw.create_records(self.path, sync=False, append=True) as w:
+            w.__exit__(ValueError, ValueError(), None)  # the next start cleans up
+        left = {p.name for p in self.path.iterdir()}
+        assert not [name for name in left if name.startswith(".")]
+        manifests = [read_manifest(self.path / name) for name in left if name.startswith("manifest.")]
+        named = set().union(*map(files_of, manifests))
+        assert {name for name in left if name.startswith("data-")} == {n for n in named if n.startswith("data-")}
 
     @precondition(lambda self: self.parts is None)
     @rule(parts=st.lists(some, min_size=1, max_size=3))

@@ -12,7 +12,7 @@ from typing import Any
 from thalweg.core.errors import RecordsError
 from thalweg.store.records import place
 from thalweg.store.records.far import NOTE, FarFiles
-from thalweg.store.records.generation import after, prefix_of
+from thalweg.store.records.generation import after
 from thalweg.store.records.manifest import File, Manifest, pack
 from thalweg.store.records.opened import Opened, Source
 from thalweg.store.records.pieces import side_by_side
@@ -51,11 +51,11 @@ class FarWriter(RecordsWriter):
         super().__init__(self._stage, **more)
 
     def _publish(self, own: Manifest) -> Manifest:
-        remote, prefix = self._home.remote, prefix_of(own)
+        remote = self._home.remote
         files, base = _Both(self._stage, self._home), self._base
         copied: set[str] = set()
         while True:
-            whole = after(base, own, files, prefix, replace=self._replace, sync=False)
+            whole = after(base, own, files, self.prefix, replace=self._replace, sync=False)
             mine = sorted(n for n in place.files_of(whole) if n not in copied and (self._stage / n).exists())
             list(side_by_side(lambda name: remote.write(name, self._stage / name), mine))
             copied |= {n for n in mine if n in place.files_of(own)}  # facts of all rows may change yet

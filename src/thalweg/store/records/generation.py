@@ -20,13 +20,12 @@ from thalweg.store.records.part import describe
 from thalweg.store.records.reread import Files, Here, Reread
 
 
-def publish(folder: Path, own: Manifest, base: Manifest | None, *, replace: bool, sync: bool) -> Manifest:
-    """Make a writer's files the newest generation, after `base` (None: alone).
+def publish(folder: Path, own: Manifest, base: Manifest | None, prefix: str, *, replace: bool, sync: bool) -> Manifest:
+    """Make a writer's files, and others of its prefix, the newest generation, after `base` (None: alone).
 
     Where another writer was faster, the rows follow its rows. With `replace` the older generations are removed
     once the new one is there.
     """
-    prefix = prefix_of(own)
     while True:
         whole = after(base, own, Here(folder), prefix, replace=replace, sync=sync)
         number = whole.generation
@@ -40,11 +39,6 @@ def publish(folder: Path, own: Manifest, base: Manifest | None, *, replace: bool
     if replace:
         place.sweep(folder)
     return whole
-
-
-def prefix_of(own: Manifest) -> str:
-    """Give the prefix of a writer's files."""
-    return own.indexes[0].name.partition(".")[0] if own.indexes else place.new_prefix()
 
 
 def after(base: Manifest | None, own: Manifest, files: Files, prefix: str, *, replace: bool, sync: bool) -> Manifest:

@@ -5,8 +5,7 @@ Decides when a set of parts is complete. Knows no job system: ranks, processes a
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 from xxhash import xxh3_64_hexdigest
@@ -19,7 +18,7 @@ from thalweg.store.records.generation import combine
 from thalweg.store.records.manifest import Manifest, pack, unpack
 from thalweg.store.records.part import PartFiles, parse_schema
 from thalweg.store.records.reread import Here
-from thalweg.store.records.writer import RowWriter
+from thalweg.store.records.rowwriter import RowWriter
 
 
 class Declaration(msgspec.Struct, frozen=True):
@@ -112,7 +111,7 @@ class PartWriter(RowWriter):
         self._lineage = dict(lineage or {})
         if vocab_size is not None:
             self._lineage.setdefault("vocab_size", vocab_size)
-        self._life = None if self._away else fs.Life(place.life_of(self.folder, prefix)).begin()
+        life = None if self._away else fs.Life(place.life_of(self.folder, prefix)).begin()
         files = PartFiles(
             self.folder,
             prefix,
@@ -122,54 +121,20 @@ class PartWriter(RowWriter):
             vocab_size=vocab_size,
             sync=sync,
         )
-        super().__init__(files, schema, None)
+        super().__init__(files, schema, life=life)
         self.files: list[str] = []
 
-    def close(self) -> list[str]:
-        """Finish the part and give the names of its files, the part's manifest last. Twice is fine."""
-        if not self._open:
-            return self.files
-        try:
-            self._flush()
-            target = place.part_path(self.folder, self.generation, self.part)
-            with fs.writing(self.folder):
-                own = self._files.finish(self._lineage)
-                own = msgspec.structs.replace(own, generation=self.generation, part=self.part, parts=self.parts)
-                if self._files.sync:
-                    fs.sync_folder(self.folder)
-                won = fs.write_whole(target, pack(own), exclusive=not self._away, sync=self._files.sync)
-        except BaseException:
-            self.abandon()
-            raise
-        self.files = [*self._files.names, target.name]
-        if not won:
-            self._files.abandon()
-            self.files = []
-        self._open = False
-        if self._life is not None:
-            self._life.end()
-        return self.files
-
-    def abandon(self) -> None:
-        """Throw away what was written."""
-        if self._open:
-            self._open = False
-            self._files.abandon()
-            if self._life is not None:
-                self._life.end()
-
-    def __enter__(self) -> Self:
-        """Begin."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Finish after the block, throw away after an exception."""
-        if kind is None:
-            self.close()
+    def _finish(self) -> None:
+        """Let the part's manifest appear; the names of its files are in `files`, the manifest last."""
+        target = place.part_path(self.folder, self.generation, self.part)
+        own = self._files.finish(self._lineage)
+        own = msgspec.structs.replace(own, generation=self.generation, part=self.part, parts=self.parts)
+        if self._files.sync:
+            fs.sync_folder(self.folder)
+        if fs.write_whole(target, pack(own), exclusive=not self._away, sync=self._files.sync):
+            self.files = [*self._files.names, target.name]
         else:
-            self.abandon()
+            self._files.abandon()
 
 
 def missing_parts(folder: Path, generation: int) -> tuple[int, list[int]]:
