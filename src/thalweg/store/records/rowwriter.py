@@ -4,6 +4,7 @@ Decides when rows become a block, which rows take the short way, and what become
 shard, and not how rows appear.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -19,7 +20,7 @@ from thalweg.store.records.plain import Plain
 BLOCK_ROWS = 8192
 
 
-class RowWriter:
+class RowWriter(ABC):
     """Takes rows and hands blocks to the files of one writer, and ends well or without a trace.
 
     What the writers of a generation and of a part share; they differ in how the rows appear.
@@ -143,9 +144,9 @@ class RowWriter:
             self._fast = self._plain.add
 
     # ---- the end
+    @abstractmethod
     def _finish(self) -> None:
         """Let the rows appear."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """Finish: the rows appear, whole. Twice is fine."""
