@@ -166,3 +166,29 @@ def test_the_losses_of_a_real_model_over_slices_sum_to_its_loss_of_the_row(size,
             labels = torch.from_numpy(part["shift_labels"])
             total += float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum"))
         assert total / row.info.num_label_tokens == pytest.approx(float(out.loss), abs=1e-5)
+
+
+# E48
+def test_a_stage_that_needs_no_tokens_steps_with_its_peers_and_reads_nothing():
+    lengths = [9, 14, 30, 5, 22, 17, 3, 28] * 3
+    rows = [{"input_ids": np.ones(n, np.int32), "id": str(i)} for i, n in enumerate(lengths)]
+    feed = tw.from_dataset(rows, id="id", fingerprint="stages").shuffle().pack(64).batch(2)
+    words = {"epochs": 2, "tail": "pad", "gradient_accumulation_steps": 2}
+    reads = loader(feed, (0, 1), (1, 2), **words)
+    idle = loader(feed, (0, 1), (1, 2), read=False, **words)
+    idle.node.reader.read = None  # any read would fail
+    for batch, empty in zip(reads, idle, strict=True):
+        assert empty == {}
+        for name in ("epoch", "step", "micro", "last", "step_label_tokens"):
+            assert getattr(empty.info, name) == getattr(batch.info, name)
+        assert empty.info.weight.tolist() == batch.info.weight.tolist()
+        assert idle.state_dict() == reads.state_dict()
+    again = loader(feed, (0, 1), (1, 2), **words)
+    again.load_state_dict(idle.state_dict())
+    assert again.step == reads.step
+
+
+def test_a_stream_can_not_step_without_reading():
+    feed = tw.from_stream(lambda: iter([]), shards=1).batch(1)
+    with pytest.raises(ConfigError, match="stream"):
+        loader(feed, read=False)

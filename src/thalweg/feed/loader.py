@@ -27,7 +27,7 @@ from thalweg.feed.once import in_this_thread
 from thalweg.feed.pace import Pace
 from thalweg.feed.planned import PlannedNode
 from thalweg.feed.ranked import is_ranked, ranked
-from thalweg.feed.slicing import Slicing, slicing
+from thalweg.feed.slicing import slicing_of
 from thalweg.plan.steps import TAILS
 
 Finish = Callable[[Batch], Batch]
@@ -73,6 +73,7 @@ class FeedLoader:
         stall_after: streams: seconds without progress before an error that says who waits for what.
         cp_layout: how rows are cut where there are context-parallel ranks: "zigzag" (each document) | "zigzag_row" |
             "contiguous", labels shifted before the cut; None gives all of them the whole rows.
+        read: False on a pipeline stage that needs no tokens: empty batches, `info` and steps as its peers have them.
         agree: gives the texts of all ranks; None: that of the place, where there are several ranks.
 
     Raises:
@@ -101,9 +102,10 @@ class FeedLoader:
         until: str = "first",
         stall_after: float = 300.0,
         cp_layout: str | None = "zigzag",
+        read: bool = True,
         agree: Agree | None = None,
     ) -> None:
-        _check(feed, epochs, max_steps, tail, require)
+        _check(feed, epochs, max_steps, tail, require if read else "planned")
         _check_run(seed, workers, max_bytes, prefetch)
         place, asked = self._find_place(topology)
         accumulation = _accumulation(feed, place, gradient_accumulation_steps, global_batch_size)
@@ -112,7 +114,8 @@ class FeedLoader:
         self._agree = agree = agree or asked
         self.options = RunOptions(
             place, epochs, max_steps, accumulation, tail or ("drop" if epochs == 1 else "carry"), seed, workers,
-            max_bytes, prefetch, until=until, stall_after=stall_after, slicing=_slicing(feed, place, cp_layout),
+            max_bytes, prefetch, until=until, stall_after=stall_after, slicing=slicing_of(feed, place, cp_layout),
+            read=read,
         )  # fmt: skip
         self.settings: dict[str, Any] | None = None  # the resolved whole of the file that made this loader
         self._ledger = None if ledger is None else Ledger(str(ledger), place)
@@ -387,11 +390,6 @@ def _accumulation(feed: Feed, topology: Topology, given: int, total: int | None)
             where="Loader", fix="give one of the two",
         )  # fmt: skip
     return total // each
-
-
-def _slicing(feed: Feed, topology: Topology, layout: str | None) -> Slicing | None:
-    batch = next((s for s in feed.stages if isinstance(s, st.BATCHING)), st.Batch(1))
-    return slicing(topology, layout, batch, next((s for s in feed.stages if isinstance(s, st.Pack)), None))
 
 
 def _endless_rule(feed: Feed) -> bool:

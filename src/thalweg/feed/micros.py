@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg.core.batch import Batch, BatchInfo
 from thalweg.core.errors import StateError
 from thalweg.feed import stages as st
 from thalweg.feed.compile import Compiled
@@ -148,6 +149,14 @@ class Micros:
             self._shape(micro, m * group, (m + 1) * group)
             out.append(micro)
         return out
+
+    def unread(self, place: Place, number: int) -> Iterator[tuple[Batch, Micro]]:
+        """Give the micro-batches of `of` as empty batches: who stands where, and nothing read."""
+        for micro in self.of(place, number):
+            rows = sum(s.stop - s.start for s in micro.spans)
+            info = BatchInfo(weight=np.append(np.ones(rows, np.float32), np.zeros(micro.filler, np.float32)))
+            self.inform(info, micro)
+            yield Batch(info=info), micro
 
     def _shape(self, micro: Micro, first: int, stop: int) -> None:
         """Give a micro-batch the shape that rows first to stop of its step need: those of all ranks."""

@@ -104,6 +104,7 @@ class RunOptions:
         until: for streams: "first" | "all".
         stall_after: seconds without progress until a stall is named.
         slicing: the slice of rows that this context-parallel rank gets; None: whole rows.
+        read: False: steps and numbers alone, no sample is read.
     """
 
     topology: Topology = field(default_factory=Topology)
@@ -119,6 +120,7 @@ class RunOptions:
     until: str = "first"
     stall_after: float = 300.0
     slicing: Slicing | None = None
+    read: bool = True
 
 
 StreamEngine = Callable[[Any, RunOptions], BatchNode]

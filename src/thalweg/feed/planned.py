@@ -246,6 +246,9 @@ class PlannedNode:
 
     def _run(self) -> Iterator[tuple[Batch, Micro]]:
         """Give all micro-batches of a `for`, read some at a time."""
+        if not self.options.read:
+            yield from self.micros.unread(self._place, self._step)
+            return
         groups = self._groups(self.micros.of(self._place, self._step))
         planned = ((group, self._selected(group)) for group in groups)
         chosen = announced(planned, [leaf.source for leaf in self.compiled.leaves])

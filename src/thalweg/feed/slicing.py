@@ -11,6 +11,7 @@ from typing import Any, cast, get_args
 from thalweg.core.errors import ConfigError, nearest
 from thalweg.core.topology import Topology
 from thalweg.feed import stages as st
+from thalweg.feed.feed import Feed
 from thalweg.plan.rows import RowArrays
 from thalweg.plan.slices import SliceLayout, cut
 
@@ -43,6 +44,12 @@ class Slicing:
         given = int(stage.pad_to_multiple_of)
         free = pack is None or stage.pad == "none"
         return lcm(given, self.chunks) if free else given
+
+
+def slicing_of(feed: Feed, topology: Topology, layout: str | None) -> Slicing | None:
+    """Say how the rows of a feed are cut for a place in the job, as `slicing` does."""
+    batch = next((s for s in feed.stages if isinstance(s, st.BATCHING)), st.Batch(1))
+    return slicing(topology, layout, batch, next((s for s in feed.stages if isinstance(s, st.Pack)), None))
 
 
 def slicing(topology: Topology, layout: str | None, stage: Any, pack: st.Pack | None) -> Slicing | None:
