@@ -158,6 +158,11 @@ class Micros:
             self.inform(info, micro)
             yield Batch(info=info), micro
 
+    def stats(self) -> dict[str, Any]:
+        """Give what the plan tells: how even the steps are, and which samples the table left out."""
+        out = {} if self.dealer is None else self.dealer.stats()
+        return out | {"left_out": dict(self.compiled.losses)} if self.compiled.losses else out
+
     def _shape(self, micro: Micro, first: int, stop: int) -> None:
         """Give a micro-batch the shape that rows first to stop of its step need: those of all ranks."""
         if self.even is None:

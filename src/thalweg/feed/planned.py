@@ -384,12 +384,7 @@ class PlannedNode:
 
     def stats(self) -> dict[str, Any]:
         """Give counters and seconds by stage."""
-        more = {} if self.micros.dealer is None else self.micros.dealer.stats()
-        shares = self.shares.read(self.micros.order)
-        if shares:
-            more = {**more, "proportions": shares}
-        if self.compiled.losses:
-            more = {**more, "left_out": dict(self.compiled.losses)}
+        more = self.micros.stats() | self.shares.stats(self.micros.order)
         found = self.meters.read()
         if self.reader.by_samples:
             found["seconds"].pop("samples", None)

@@ -51,8 +51,10 @@ class Shares:
         sizes = block.lengths[a:b] if block.lengths is not None else self.lengths(source, block.index[a:b])
         self.counts += np.bincount(source, sizes, len(self.names)).astype(np.int64)
 
-    def read(self, order: Planned) -> dict[str, float]:
-        """Give the share of each source so far; empty before the first step, and where there is one source."""
+    def stats(self, order: Planned) -> dict[str, dict[str, float]]:
+        """Give {"proportions": share of each source so far}; nothing before the first step, or for one source."""
         self._close(order)
         total = int(self.counts.sum())
-        return {n: int(c) / total for n, c in zip(self.names, self.counts, strict=True)} if total else {}
+        if not total:
+            return {}
+        return {"proportions": {n: int(c) / total for n, c in zip(self.names, self.counts, strict=True)}}
