@@ -1,6 +1,7 @@
 """Lines that users type, as the interface page has them; those with an engine are in tests/bind."""
 
 import numpy as np
+
 import thalweg as tw
 from thalweg.store.formats.megatron import BinIdxWriter
 
