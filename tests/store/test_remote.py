@@ -375,10 +375,18 @@ def test_a_forked_process_reads_behind_a_url_too(s3, tmp_path):
     upload(url, options, rows(100), shard_bytes=20_000)
     rec = tw.open_records(url, storage_options=options, cache_dir=tmp_path / "c")
     assert rec[0]["n"] == 0
+    rec.ahead([1])
+    (note,) = (tmp_path / "c").glob("*.needs")
     read, send = os.pipe()
     child = os.fork()
     if child == 0:
         os.write(send, str(sum(r["n"] for r in rec)).encode())
+        rec.ahead([])
+        rec._opened._ahead._state = None
+        del rec  # what ends in a fork leaves the parent's announcement alone
         os._exit(0)
     os.waitpid(child, 0)
     assert os.read(read, 16) == b"4950"
+    assert note.exists()
+    rec.ahead([])
+    assert not note.exists()

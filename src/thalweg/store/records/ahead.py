@@ -100,6 +100,8 @@ class _State:
                 self._there.add(piece)
 
     def end(self) -> None:
+        if self.pid != os.getpid():
+            return  # a fork's copy: the threads and the note are the parent's
         with self._more:
             if self._over:
                 return
