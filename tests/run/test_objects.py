@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -13,7 +14,8 @@ from thalweg.core.errors import ConfigError, RunError
 from thalweg.run import LocalPipelineExecutor, SlurmPipelineExecutor
 from thalweg.run.objects import Objects
 from thalweg.run.watch import look
-from thalweg.steps import JsonlReader, JsonlWriter
+from thalweg.steps import JsonlReader, JsonlWriter, RecordsWriter
+from thalweg.store.records import open_records
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")]
 
@@ -79,6 +81,37 @@ def test_a_changed_run_is_refused_and_begun_anew_under_names_of_its_own(make, bu
     assert sorted(second) == ["00000.g1.jsonl", "00001.g1.jsonl"]  # a key belongs to one generation for ever
     assert {i for ids in second.values() for i in ids} == {i for ids in first.values() for i in ids}
     assert make(tasks=2).run()[0].tally.made == 400
+
+
+def tokens(data, rank, world_size):
+    for doc in data:
+        yield {"input_ids": np.frombuffer(doc.text.encode(), np.uint8).astype(np.int32), "id": doc.id}
+
+
+# K47
+@pytest.mark.parametrize("log", ["s3", "disk"])
+def test_records_on_an_object_store_are_the_records_of_a_local_run(bucket, corpus, tmp_path, log, monkeypatch):
+    monkeypatch.setenv("THALWEG_CACHE_DIR", str(tmp_path / "cache"))
+    url, options = bucket
+    far, home = f"{url}/records", (f"{url}/log", options) if log == "s3" else str(tmp_path / "log")
+
+    def run(folder, logging_dir, tasks=3, **settings):
+        steps = [JsonlReader(str(corpus)), tokens, RecordsWriter(folder)]
+        return LocalPipelineExecutor(steps, tasks, 1, logging_dir, **settings).run()
+
+    run(str(tmp_path / "near"), str(tmp_path / "nearlog"))
+    run((far, options), home)
+    near = open_records(tmp_path / "near")
+    made = open_records(far, storage_options=options, cache_dir=tmp_path / "c1")
+    assert made.fingerprint == near.fingerprint
+    assert [r["id"] for r in made] == [r["id"] for r in near]
+    run((far, options), home)  # complete: the same set
+    (corpus / "7.jsonl").unlink()
+    run((far, options), home, tasks=2, adopt=True)
+    newer = open_records(far, storage_options=options, cache_dir=tmp_path / "c2")
+    assert len(newer) == 350
+    assert newer[349]["id"] == "5-49"
+    assert list(Objects(far, options).uploads()) == []
 
 
 # D21 D44

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -24,7 +25,6 @@ from thalweg.run.task import Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
     from thalweg.run.logging_dir import Run
     from thalweg.work.processes import Failure
@@ -143,10 +143,11 @@ class PipelineExecutor(ABC):
                 step.inherit(self.pipeline[:place])
         pickled = self.pickle_pipeline()
         run = open_run(self.home, planned, skip_completed=self.skip_completed, adopt=self.adopt)
-        if run.generation and isinstance(self.home, PosixDir) and not run.committed():
+        if run.generation and not run.committed():
             for place, step in enumerate(self.pipeline):
                 if hasattr(step, "restart_outputs"):
-                    step.restart_outputs(self.logging_dir / f"old/g{run.generation - 1}/outputs/{place}")
+                    aside = Path(str(self.home)) / f"old/g{run.generation - 1}/outputs/{place}"
+                    step.restart_outputs(aside, run.generation)
         environment = tuple(self.environment.items())
         task = Task(pickled, self.home, run, self.tasks, environment, self.randomize_start_duration)
         return self.launch(task, planned)

@@ -10,9 +10,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from thalweg.core.errors import ConfigError
 from thalweg.steps.folder import FolderLike, OutputFolder
 from thalweg.steps.step import PipelineStep
 from thalweg.store.records import PartWriter, declare_parts, merge_parts
+from thalweg.store.records.farparts import drop_far_sets, merge_far_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +28,7 @@ class RecordsWriter(PipelineStep):
     """Writes samples (dicts of columns) into a record set, and lets them pass.
 
     Args:
-        output_folder: directory of the set.
+        output_folder: directory of the set, or a URL.
         schema, shard_bytes, vocab_size, facts, lineage: as for `tw.create_records`. Tokenizer digest, vocabulary size
             and special ids are taken from the encoding step before this one where they are not given.
 
@@ -35,6 +37,7 @@ class RecordsWriter(PipelineStep):
 
     type = "writer"
     name = "Records writer"
+    names_carry_generation = True
 
     def __init__(
         self,
@@ -69,11 +72,14 @@ class RecordsWriter(PipelineStep):
     def run(self, data: Documents, rank: int = 0, world_size: int = 1) -> Iterator[Any]:
         """Write all samples of this rank and let them pass; the part is whole when the last one has."""
         folder = self.output_folder
+        if folder.stage is None and not folder.local:
+            raise ConfigError("a remote folder is written through an executor only", where=folder.path)
         writer = PartWriter(
             folder.path,
             rank,
             world_size,
             folder=folder.stage,
+            generation=None if folder.local else folder.generation,
             schema=self.schema,
             shard_bytes=self.shard_bytes,
             vocab_size=self.lineage.get("vocab_size"),
@@ -93,12 +99,19 @@ class RecordsWriter(PipelineStep):
 
     def merge_outputs(self, world_size: int, generation: int = 0) -> None:
         """Make one set of all parts; any process may, at any time after all ranks are complete."""
-        del generation  # sets of older generations of a run have been moved away
+        folder = self.output_folder
+        if not folder.local:
+            merge_far_parts(folder.path, world_size, generation, folder.options)
+            return
+        # sets of older generations of the run have been moved away
         declare_parts(self.output_folder.path, world_size)
         merge_parts(self.output_folder.path)
 
-    def restart_outputs(self, aside: Path) -> None:
-        """Move a set of an abandoned beginning of this run away."""
+    def restart_outputs(self, aside: Path, generation: int) -> None:
+        """Move a set of an abandoned beginning of this run away; of a remote one, what it is opened by."""
+        if not self.output_folder.local:
+            drop_far_sets(self.output_folder.path, generation, self.output_folder.options)
+            return
         path = Path(self.output_folder.path)
         if any(path.glob("manifest.*")) or any(path.glob("parts.*")):
             aside.parent.mkdir(parents=True, exist_ok=True)

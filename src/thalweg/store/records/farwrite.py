@@ -52,7 +52,7 @@ class FarWriter(RecordsWriter):
 
     def _publish(self, own: Manifest) -> Manifest:
         remote = self._home.remote
-        files, base = _Both(self._stage, self._home), self._base
+        files, base = Both(self._stage, self._home), self._base
         copied: set[str] = set()
         while True:
             whole = after(base, own, files, self.prefix, replace=self._replace, sync=False)
@@ -92,7 +92,7 @@ class FarWriter(RecordsWriter):
         shutil.rmtree(self._stage, ignore_errors=True)
 
 
-class _Both(Here):
+class Both(Here):
     """New files on this machine, and those of the set behind the URL, fetched when they are read."""
 
     def __init__(self, folder: Path, home: FarFiles) -> None:

@@ -79,6 +79,7 @@ class PartWriter(RowWriter):
             before or with the last one, and the names depend on the part alone.
         schema, shard_bytes, vocab_size, facts, lineage, sync: as for `create_records`.
         append: the parts follow the rows that are there.
+        generation: taken as declared; `path` is not looked at.
 
     Use it as a context manager: the part appears after the block, nothing after an exception. A part that was
     written twice appears once, the first time; the second is dropped.
@@ -98,11 +99,12 @@ class PartWriter(RowWriter):
         lineage: Mapping[str, Any] | None = None,
         append: bool = False,
         sync: bool = True,
+        generation: int | None = None,
     ) -> None:
         if not 0 <= part < parts:
             raise RecordsError(f"part {part} of {parts}", fix=f"number parts from 0 to {parts - 1}")
         self.path, self.part, self.parts = Path(path), part, parts
-        self.generation = declare_parts(path, parts, append=append)
+        self.generation = declare_parts(path, parts, append=append) if generation is None else generation
         self._away = folder is not None
         self.folder = Path(folder) if folder is not None else self.path
         self.folder.mkdir(parents=True, exist_ok=True)
