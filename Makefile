@@ -51,4 +51,6 @@ $(VENV)/.demo: $(VENV)/.torch pyproject.toml
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml
 	@echo "== installing thalweg with the extras of the tests"
 	$(PIP) install --progress-bar off -q -e ".[dev]"
+	@# torchtitan asks for an older datasets than the tests of streams use; its loader protocol needs none of it
+	-$(PIP) install --progress-bar off -q --no-deps "torchtitan==0.3.0" "tyro>=1.0" "docstring_parser>=0.16" "typeguard>=4" "spmd_types==0.2.3"
 	@touch $@ $(VENV)/.demo

@@ -19,7 +19,7 @@ from thalweg.feed.feed import Feed
 __all__ = ["FeedDataLoader"]
 
 
-class FeedDataLoader(BaseDataLoader):  # type: ignore[misc]
+class FeedDataLoader(BaseDataLoader):  # type: ignore[misc]  # pyright: ignore[reportUntypedBaseClass]
     """A loader that torchtitan's trainer builds: `config.dataloader = FeedDataLoader.Config(feed=feed)`.
 
     Args:
@@ -36,7 +36,7 @@ class FeedDataLoader(BaseDataLoader):  # type: ignore[misc]
     """
 
     @dataclass(kw_only=True, slots=True)
-    class Config(BaseDataLoader.Config):  # type: ignore[misc]
+    class Config(BaseDataLoader.Config):  # type: ignore[misc]  # pyright: ignore[reportUntypedBaseClass]
         """Words of the loader."""
 
         feed: Feed | Callable[[Any, int], Feed] | None = None
@@ -79,7 +79,7 @@ class FeedDataLoader(BaseDataLoader):  # type: ignore[misc]
         """Give the place: flat, with constant keys, as torchtitan's checkpoint wants it."""
         return self.loader.state_dict()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on from a place, on any number of ranks; an empty state changes nothing."""
-        if state:
-            self.loader.load_state_dict(state)
+        if state_dict:
+            self.loader.load_state_dict(state_dict)
