@@ -144,3 +144,27 @@ def test_every_feed_of_a_file_of_settings_is_looked_at(records, tmp_path):
     command = CliRunner().invoke(cli, ["doctor", f"{file}:val", "val.batch.pad_to=80", "--json"])
     assert command.exit_code == 0, command.output
     assert "padding wasted" not in {f["check"] for f in json.loads(command.stdout)["findings"]}
+
+
+def test_settings_of_another_trainer_go_to_its_face_and_are_told_from_records(tmp_path, monkeypatch):
+    """The face of MindSpeed-MM reads its own words; a JSON object without them is no file of settings."""
+    import thalweg.bind.mindspeed as face
+
+    class Settings:
+        names = ("train",)
+
+        def feed(self, name):
+            return feed().shuffle().batch(2)
+
+    asked = []
+    file = tmp_path / "data.json"
+    file.write_text(json.dumps({"dataset_param": {"dataset_type": "huggingface"}}))
+    monkeypatch.setattr(face, "load_config", lambda path: asked.append(path) or Settings(), raising=False)
+    assert tw.doctor(file).ok
+    assert asked == [str(file)]
+    file.write_text(json.dumps([*TALKS]))
+    assert tw.doctor(file).facts["samples"] == 60
+    assert asked == [str(file)]
+    (tmp_path / "own.json").write_text(json.dumps({"train": [{"from_files": str(file)}, {"batch": {"size": 2}}]}))
+    assert "no batch" not in str(tw.doctor(tmp_path / "own.json"))
+    assert asked == [str(file)]
