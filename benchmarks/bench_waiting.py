@@ -4,6 +4,8 @@ Loops are synthetic: reads, functions and training that sleep or compute for kno
 """
 
 import itertools
+import struct
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,6 +13,51 @@ from pathlib import Path
 from typing import Any
 
 from harness import Case, Side, Work, main
+
+
+class Told:
+    """Where a sleeper writes how long it really slept: on a crowded machine that is longer than it asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def sleep(self, seconds: float) -> None:
+        start = time.perf_counter()
+        time.sleep(seconds)
+        with self.path.open("ab", buffering=0) as file:
+            file.write(struct.pack("<d", time.perf_counter() - start))
+
+    def mean(self) -> float:
+        data = self.path.read_bytes()
+        values = [v for (v,) in struct.iter_unpack("<d", data[: len(data) // 8 * 8])]
+        return sum(values) / len(values)
+
+
+class TellingSource:
+    """A source whose reads sleep and tell."""
+
+    lengths = None
+
+    def __init__(self, told: Told, seconds: float) -> None:
+        self.told, self.seconds = told, seconds
+
+    def __len__(self) -> int:
+        return 100_000
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        self.told.sleep(self.seconds)
+        return {"input_ids": [1, 2, 3, 4]}
+
+
+class Telling:
+    """A function that sleeps and tells."""
+
+    def __init__(self, told: Told, seconds: float) -> None:
+        self.told, self.seconds = told, seconds
+
+    def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
+        self.told.sleep(self.seconds)
+        return sample
 
 
 class Slow:
@@ -74,6 +121,7 @@ def feed_of(read: float, fn: Any, mode: str, workers: int, maps: int = 1) -> Any
 
 def shares(_folder: Path, size: Mapping[str, Any]) -> Work:
     """Profile loops of known times, and say how far the worst share is from the truth, in points."""
+    import thalweg as tw
     from thalweg.check.profile import profile
 
     def run() -> dict[str, Any]:
@@ -82,10 +130,17 @@ def shares(_folder: Path, size: Mapping[str, Any]) -> Work:
         for (mode, workers), (read, work), train in itertools.product(modes, [(2, 4), (4, 8)], [5, 40]):
             if n >= size["loops"]:
                 break
-            read_s, work_s, train_s = read / 1000, work / 1000, train / 1000
-            found = profile(feed_of(read_s, Sleeps(work_s), mode, workers), size["steps"], train=train_s, ablate=False)
-            whole = 4 * read_s + 4 * work_s + train_s
-            truth = {"read": 4 * read_s / whole, "map": 4 * work_s / whole, "training": train_s / whole}
+            with tempfile.TemporaryDirectory() as folder:
+                told = {name: Told(Path(folder, name)) for name in ("read", "map", "training")}
+                feed = tw.from_dataset(TellingSource(told["read"], read / 1000), fingerprint="slow")
+                feed = feed.map(Telling(told["map"], work / 1000), mode=mode, workers=workers).batch(4)
+
+                def step(_: Any, told: Any = told, train: float = train) -> None:
+                    told["training"].sleep(train / 1000)
+
+                found = profile(feed, size["steps"], train=step, ablate=False)
+                spent = {name: one.mean() * (1 if name == "training" else 4) for name, one in told.items()}
+            truth = {name: seconds / sum(spent.values()) for name, seconds in spent.items()}
             seen = {"read": found.shares["read"], "training": found.shares["training"],
                     "map": sum(v for k, v in found.shares.items() if k.startswith("map("))}  # fmt: skip
             worst = max(worst, *(abs(100 * (seen[k] - truth[k])) for k in truth))

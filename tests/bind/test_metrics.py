@@ -117,3 +117,19 @@ def test_what_takes_no_figures_is_refused():
         StepLog(loader(), 5)
     with pytest.raises(ConfigError, match="at least 1"):
         StepLog(loader(), every=0)
+
+
+def test_tokens_a_second_are_those_of_all_ranks_since_the_last_writing(monkeypatch):
+    import thalweg.bind.metrics as room
+
+    now = [10.0]
+    monkeypatch.setattr(room, "perf_counter", lambda: now[0])
+    x = loader(rank=0, world=2)
+    log = StepLog(x, every=2, gather=lambda text: [text, json.dumps({"tokens": 3, "since": 100, "sources": {}})])
+    own, seen = [], []
+    for batch in x:
+        now[0] += 2.0
+        own.append(batch.info.num_tokens)
+        seen.append(log(batch))
+    assert seen[1]["perf/tokens_per_second"] == (sum(own[:2]) + 100) / 4.0
+    assert seen[3]["perf/tokens_per_second"] == (sum(own[2:4]) + 100) / 4.0

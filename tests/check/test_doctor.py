@@ -168,3 +168,9 @@ def test_settings_of_another_trainer_go_to_its_face_and_are_told_from_records(tm
     (tmp_path / "own.json").write_text(json.dumps({"train": [{"from_files": str(file)}, {"batch": {"size": 2}}]}))
     assert "no batch" not in str(tw.doctor(tmp_path / "own.json"))
     assert asked == [str(file)]
+
+
+def test_feeds_by_name_are_looked_at_together():
+    report = tw.doctor({"train": feed(), "val": feed(lambda s: s["labels"].pop())})
+    assert report.facts["feeds"] == "train, val"
+    assert {g for g, f in report.verdicts if f.level == "error"} == {"val: masks"}
