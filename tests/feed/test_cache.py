@@ -210,3 +210,10 @@ def test_ranks_that_were_told_different_code_stop(tmp_path):
     with pytest.raises(AgreementError, match="ranks 0 and 1 differ"):
         next(iter(loader))
     assert Path(tmp_path / "cache").exists()
+
+
+def test_bytes_of_a_sample_are_those_of_its_arrays_text_and_lists():
+    from thalweg.feed.held import bytes_of
+
+    assert bytes_of("äbc") == 3
+    assert bytes_of({"a": np.zeros(4, np.int64), "b": "xyz", "c": [1, 2]}) == 32 + 3 + 2 * 8 + 2 * 8
