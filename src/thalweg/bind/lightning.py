@@ -50,7 +50,7 @@ class Loader(TensorLoader):
             return state
         return merge_states(json.loads(text) for text in self._agree(json.dumps(state)))
 
-    def load_state_dict(self, state: Any, strict: bool = True) -> None:
+    def load_state_dict(self, state: Any, strict: bool = True, **more: Any) -> None:
         """Go on from a state at the next `for`."""
-        super().load_state_dict(state, strict)
+        super().load_state_dict(state, strict, **more)
         self._before, self._ended = None, True

@@ -24,6 +24,7 @@ from thalweg.feed.mapped import Leaf, code_of_stage
 from thalweg.feed.nodeplans import NodePlans
 from thalweg.feed.passes import cached, kept_by
 from thalweg.feed.remember import remembered
+from thalweg.feed.remix import Change, written
 from thalweg.feed.source import Source
 from thalweg.feed.tables import tables_of
 from thalweg.feed.views import Part, Union
@@ -49,6 +50,7 @@ class Compiled:
         parts: name -> digest of everything that the order depends on.
         loose: name -> digest of what may change with a warning.
         losses: reason -> samples left out by the table.
+        changes: of the weights of its mix, at checkpoints.
     """
 
     leaves: list[Leaf]
@@ -60,15 +62,22 @@ class Compiled:
     parts: dict[str, Any] = field(default_factory=dict[str, Any])
     loose: dict[str, Any] = field(default_factory=dict[str, Any])
     losses: dict[str, int] = field(default_factory=dict[str, int])
+    changes: list[Change] = field(default_factory=list[Change])
 
 
-def compile_feed(feed: Feed, seed: int = 0, counts: dict[tuple[int, int], int] | None = None) -> Compiled:
+def compile_feed(
+    feed: Feed,
+    seed: int = 0,
+    counts: dict[tuple[int, int], int] | None = None,
+    changes: Sequence[Change] = (),
+) -> Compiled:
     """Plan a feed.
 
     Args:
         feed: of kind "planned".
         seed: used by every random stage without its own.
         counts: known rows of (epoch, block).
+        changes: of the weights of its mix, at checkpoints.
 
     Raises:
         ConfigError: the feed is a stream, a source is empty, or a document is too long and nothing says what then.
@@ -90,7 +99,7 @@ def compile_feed(feed: Feed, seed: int = 0, counts: dict[tuple[int, int], int] |
                 leaf.shuffle = leaf.shuffle or stage
         else:
             leaves = [applied(leaf, stage) for leaf in leaves]
-    return _planned(feed, leaves, seed, shuffled, counts)
+    return _planned(feed, leaves, seed, shuffled, counts, changes=changes)
 
 
 def _start(stage: st.Stage, name: str = "") -> Leaf:
@@ -177,7 +186,13 @@ def _find(feed: Feed, kinds: Any) -> Any:
 
 
 def _planned(
-    feed: Feed, leaves: list[Leaf], seed: int, shuffled: Key, counts: dict[tuple[int, int], int] | None
+    feed: Feed,
+    leaves: list[Leaf],
+    seed: int,
+    shuffled: Key,
+    counts: dict[tuple[int, int], int] | None,
+    *,
+    changes: Sequence[Change],
 ) -> Compiled:
     head = feed.stages[0]
     packing: st.Pack | None = _find(feed, st.Pack)
@@ -192,7 +207,7 @@ def _planned(
     even = _find(feed, (st.Balance, st.Bucket, st.TokenBudget)) is not None
     sums = even or (mix is not None and "tokens" in (mix.by, mix.at))
     tables = tables_of(leaves, packing, seed, losses, sums=sums)
-    schedule = _schedule(mix, tables, seed)
+    schedule = _schedule(mix, tables, seed, changes)
     batching = _find(feed, st.BATCHING)
     packer = None
     if packing is not None:
@@ -211,20 +226,26 @@ def _planned(
     order = Order(tables, schedule, packer=packer, seed=shuffled, repack=not never, counts=counts)
     out = Compiled(leaves, order, packing, batching, _find(feed, st.Balance), row_maps, losses=losses)
     _identify(out, mix, seed, shuffled)
+    out.changes = list(changes)
+    if changes:
+        out.parts["changes"] = written(changes)
     if packer is not None:
         arranged = digest({k: v for k, v in out.parts.items() if k != "balance"})
         order.keeper = NodePlans(feed, seed, order, arranged)
     return out
 
 
-def _schedule(mix: st.Mix | None, tables: Sequence[SourceTable], seed: int) -> Schedule:
+def _schedule(mix: st.Mix | None, tables: Sequence[SourceTable], seed: int, changes: Sequence[Change]) -> Schedule:
     names, sizes = [t.name for t in tables], [t.n for t in tables]
     repeats = [t.repeats for t in tables]
     if mix is None:
         return Schedule(names, sizes, repeats=repeats, seed=seed)
     by_tokens = "tokens" in (mix.by, mix.at)
     means = [t.mean for t in tables] if by_tokens else [Fraction(1)] * len(tables)
-    entries = [(start, tuple(w for _, w in weights)) for start, weights in mix.schedule]
+    added = {name for c in changes for name in c.added}  # no weight before they came
+    none = Fraction(0)
+    entries = [(at, tuple(none if n in added else w for n, w in weights)) for at, weights in mix.schedule]
+    later = [(c.epoch, c.position, tuple(dict(c.weights).get(name, none) for name in names)) for c in changes]
     own = seed if mix.seed is None else mix.seed
     return Schedule(
         names,
@@ -236,6 +257,7 @@ def _schedule(mix: st.Mix | None, tables: Sequence[SourceTable], seed: int) -> S
         at=mix.at,
         rule=mix.on_exhausted,
         seed=own,
+        changes=later,
     )
 
 

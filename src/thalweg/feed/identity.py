@@ -17,6 +17,7 @@ _MEANS = {
     "kept": "the samples kept by filters and overlong",
     "seed": "the seed or the shuffle",
     "mix": "the weights, the schedule or the seed of the mix",
+    "changes": "the weights changed on the way",
     "pack": "the packing (capacity, policy, overlong, align, max_docs, repack)",
     "balance": "the balance",
     "batch": "the buckets or the token budget",
@@ -62,6 +63,21 @@ def numbers_of(state: Mapping[str, Any], names: Sequence[str]) -> None:
                 f"entry {name!r} of the state is {state.get(name)!r}, not a count",
                 fix="give what state_dict() returned, unchanged",
             )
+
+
+def refuse_kind(state: Mapping[str, Any], kind: str, version: int) -> None:
+    """Refuse the state of something else, or of a newer version.
+
+    Raises:
+        StateError: it is one.
+    """
+    if state.get("kind") != kind:
+        raise StateError(
+            f"a state of kind {state.get('kind')!r} was given to a {kind} feed", fix="load it where it was saved"
+        )
+    numbers_of(state, ("version",))
+    if int(state["version"]) > version:
+        raise StateError(f"the state has version {state['version']}, newest known is {version}", fix="upgrade thalweg")
 
 
 def compare(state: Mapping[str, Any], parts: Mapping[str, str], *, strict: bool = True) -> None:

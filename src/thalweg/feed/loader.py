@@ -11,14 +11,13 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
-
 from thalweg.core.batch import Batch
-from thalweg.core.errors import AgreementError, ConfigError, StateError, nearest
-from thalweg.core.sizes import to_bytes
+from thalweg.core.errors import AgreementError, ConfigError, StateError
 from thalweg.core.state import digest
 from thalweg.core.topology import Topology
 from thalweg.feed import stages as st
+from thalweg.feed.asked import accumulation_of, check, check_run, endless_rule, whole
+from thalweg.feed.changed import going_on
 from thalweg.feed.compile import compile_feed
 from thalweg.feed.feed import Feed
 from thalweg.feed.ledger import Ledger
@@ -28,7 +27,6 @@ from thalweg.feed.pace import Pace
 from thalweg.feed.planned import PlannedNode
 from thalweg.feed.ranked import is_ranked, ranked
 from thalweg.feed.slicing import slicing_of
-from thalweg.plan.steps import TAILS
 
 Finish = Callable[[Batch], Batch]
 Agree = Callable[[str], list[str]]  # this rank's text -> the texts of all ranks, in their order
@@ -105,10 +103,10 @@ class FeedLoader:
         read: bool = True,
         agree: Agree | None = None,
     ) -> None:
-        _check(feed, epochs, max_steps, tail, require if read else "planned")
-        _check_run(seed, workers, max_bytes, prefetch)
+        check(feed, epochs, max_steps, tail, require if read else "planned")
+        check_run(seed, workers, max_bytes, prefetch)
         place, asked = self._find_place(topology)
-        accumulation = _accumulation(feed, place, gradient_accumulation_steps, global_batch_size)
+        accumulation = accumulation_of(feed, place, gradient_accumulation_steps, global_batch_size)
         self.feed, self.topology, self._finish = feed, place, self._find_finish(return_tensors, device)
         self._begins = self._finish if isinstance(self._finish, FinishAhead) else None  # asked once: a slow question
         self._agree = agree = agree or asked
@@ -146,7 +144,7 @@ class FeedLoader:
                 return ranked(self.feed, self.options, ledger=self._ledger)
             with in_this_thread(self.options.workers == 0):
                 compiled = compile_feed(self.feed, self.options.seed)
-            if compiled.leaves and self.options.epochs is not None and _endless_rule(self.feed):
+            if compiled.leaves and self.options.epochs is not None and endless_rule(self.feed):
                 raise ConfigError(
                     'on_exhausted="repeat" never ends an epoch', where="Loader", fix="epochs=None, or max_steps="
                 )
@@ -214,6 +212,7 @@ class FeedLoader:
         planned = self.feed.kind == "planned"
         state = {k: v for k, v in self.node.state().items() if planned or k in {"kind", "fingerprint"}}
         parts = dict(item.split(":", 1) for item in str(state.pop("parts", "")).split())
+        state.pop("changes", None)  # a digest of them is among the parts
         return {
             "seed": str(self.options.seed),
             **{f"feed.{k}": v for k, v in parts.items()},
@@ -271,7 +270,7 @@ class FeedLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch; of the running one: nothing."""
-        if not _whole(epoch, 0):
+        if not whole(epoch, 0):
             raise ConfigError(f"set_epoch({epoch!r}): epochs count from 0", where="Loader")
         self.node.set_epoch(int(epoch))
 
@@ -284,20 +283,41 @@ class FeedLoader:
             self._ledger.flush()
         return dict(self.node.state())
 
-    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
+    def load_state_dict(
+        self,
+        state: Mapping[str, Any],
+        strict: bool = True,
+        *,
+        mix: Mapping[str, float] | None = None,
+        new_data: Sequence[str] = (),
+    ) -> None:
         """Go on from a state, at this layout, whatever the layout was that saved it.
 
         Args:
             state: what `state_dict` gave.
             strict: warn where the code of a map differs.
+            mix: weight of every source of the mix from here on (packed: from the end of the running block); written
+                into the next state and the ledger. The feed keeps the weights that it began with.
+            new_data: sources of the mix that the state does not know; their weight was 0.
 
         Raises:
+            ConfigError: weights that cannot be meant.
             StateError: the state of another feed; the first difference is named.
         """
         if not isinstance(state, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise StateError(f"a state is a dict, not {type(state).__name__}", fix="give what state_dict() returned")
-        more = {"strict": strict} if isinstance(self.node, PlannedNode) else {}
-        self.node.restore(dict(state), **more)
+        if not isinstance(self.node, PlannedNode):
+            if mix is not None or new_data:
+                raise ConfigError("weights change at a checkpoint of a planned feed", where="load_state_dict(mix=...)")
+            self.node.restore(dict(state))
+        elif mix is None and not new_data and (state.get("changes") or "") == self.node.state()["changes"]:
+            self.node.restore(state, strict=strict)
+        else:
+            with in_this_thread(self.options.workers == 0):
+                node = going_on(self.feed, self.options, self._ledger, state, mix=mix, new_data=new_data, strict=strict)
+            self._finalizer.detach()
+            self.node.close()
+            self.node, self._finalizer = node, weakref.finalize(self, _end, node, self._ledger)
         self._agreed = self._agree is None
 
     @property
@@ -331,67 +351,3 @@ def _end(node: BatchNode, ledger: Ledger | None) -> None:
     node.close()
     if ledger is not None:
         ledger.close()
-
-
-def _check(feed: Any, epochs: int | None, max_steps: int | None, tail: str | None, require: str | None) -> None:
-    if not isinstance(feed, Feed):
-        raise ConfigError(
-            f"Loader takes a feed, not {type(feed).__name__}",
-            where="Loader",
-            fix="tw.from_records(...), tw.from_dataset(...)",
-        )
-    if epochs is not None and not _whole(epochs, 1):
-        raise ConfigError(f"epochs={epochs!r} must be a whole number of at least 1, or None", where="Loader")
-    if max_steps is not None and not _whole(max_steps, 0):
-        raise ConfigError(f"max_steps={max_steps!r} must be a whole number of at least 0", where="Loader")
-    if tail is not None and tail not in TAILS:
-        raise ConfigError(f"tail={tail!r} is unknown", where="Loader", fix=nearest(tail, TAILS))
-    if require not in {None, "planned"}:
-        raise ConfigError(f"require={require!r} is unknown", where="Loader", fix='require="planned"')
-    if require == "planned" and feed.kind != "planned":
-        raise ConfigError(
-            f"the feed is a stream: {feed.why}", where='Loader(require="planned")', fix=".cache() behind the map"
-        )
-
-
-def _whole(value: Any, least: int) -> bool:
-    """Say whether a value is a whole number of at least `least`; numpy's count, truths do not."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= least
-
-
-def _check_run(seed: Any, workers: Any, max_bytes: Any, prefetch: Any) -> None:
-    """Refuse settings of the run that mean nothing."""
-    if not _whole(seed, 0):
-        raise ConfigError(f"seed={seed!r} must be a whole number of at least 0", where="Loader")
-    if workers != "auto" and not _whole(workers, 0):
-        raise ConfigError(f'workers={workers!r} must be "auto" or a whole number of at least 0', where="Loader")
-    if not _whole(prefetch, 0):
-        raise ConfigError(f"prefetch={prefetch!r} must be a whole number of at least 0", where="Loader")
-    if max_bytes != "auto":
-        to_bytes(max_bytes)
-
-
-def _accumulation(feed: Feed, topology: Topology, given: int, total: int | None) -> int:
-    if not _whole(given, 1):
-        raise ConfigError(f"gradient_accumulation_steps={given!r} must be a whole number of at least 1", where="Loader")
-    if total is None:
-        return given
-    batch = next((s for s in feed.stages if isinstance(s, st.BATCHING)), None)
-    micro = batch.size if isinstance(batch, st.Batch) else 1
-    each = micro * topology.dp_size
-    if total % each or total < each:
-        raise ConfigError(
-            f"global_batch_size={total} is no multiple of {topology.dp_size} ranks x {micro} rows", where="Loader",
-            fix=f"a multiple of {each}",
-        )  # fmt: skip
-    if given not in {1, total // each}:
-        raise ConfigError(
-            f"global_batch_size={total} means {total // each} micro-batches, and gradient_accumulation_steps={given}",
-            where="Loader", fix="give one of the two",
-        )  # fmt: skip
-    return total // each
-
-
-def _endless_rule(feed: Feed) -> bool:
-    head = feed.stages[0]
-    return isinstance(head, st.Mix) and head.on_exhausted == "repeat"

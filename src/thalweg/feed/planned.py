@@ -14,6 +14,7 @@ from thalweg.core.allocator import keep_freed_memory
 from thalweg.core.batch import Batch
 from thalweg.core.errors import ConfigError, StateError
 from thalweg.core.state import State
+from thalweg.feed import remix
 from thalweg.feed import stages as st
 from thalweg.feed.announce import announced
 from thalweg.feed.batch import Collator, LazyInfo, row_digests
@@ -21,7 +22,7 @@ from thalweg.feed.behind import made_behind
 from thalweg.feed.compile import Compiled
 from thalweg.feed.even import fixed
 from thalweg.feed.gather import Documents, Reader, request_of, select
-from thalweg.feed.identity import compare, numbers_of, parts_of, whole, written
+from thalweg.feed.identity import compare, numbers_of, parts_of, refuse_kind, whole, written
 from thalweg.feed.ledger import Ledger
 from thalweg.feed.lookahead import Lookahead
 from thalweg.feed.mapread import read_ahead, words_of
@@ -57,13 +58,13 @@ class PlannedNode:
         by_rows = bool(getattr(stage.collate, "packed", False))  # a function that lays out rows of samples itself
         self.reader = Reader(compiled.leaves, options.seed, as_samples=raw and (compiled.pack is None or by_rows))
         lineage = compiled.leaves[0].source.lineage if compiled.leaves else {}
-        cut = options.slicing
-        self.collator = Collator(stage, compiled.pack, self.reader, lineage, compiled.row_maps, slicing=cut)
-        self.micros = Micros(compiled, options)
+        self.micros, maps = Micros(compiled, options), compiled.row_maps
+        self.collator = Collator(stage, compiled.pack, self.reader, lineage, maps, slicing=options.slicing)
         self.meters = Meters()
         self.shares = Shares([leaf.name for leaf in compiled.leaves], compiled.order.lengths)
         self.parts = parts_of(compiled)
-        self._identity = {"fingerprint": whole(self.parts), "parts": written(self.parts)}
+        changes = remix.written(compiled.changes)
+        self._identity = {"fingerprint": whole(self.parts), "parts": written(self.parts), "changes": changes}
         self._place, self._step, self._epoch = Place(), 0, 0
         self._started = self._resumed = False
         self._ahead: Lookahead[tuple[Batch, Micro]] | None = None
@@ -106,17 +107,9 @@ class PlannedNode:
         """Go to a state's place.
 
         Raises:
-            StateError: another kind or version, or another feed; the first difference is named.
+            StateError: another kind, version or feed; the first difference is named.
         """
-        if state.get("kind") != KIND:
-            raise StateError(
-                f"a state of kind {state.get('kind')!r} was given to a planned feed", fix="load it where it was saved"
-            )
-        numbers_of(state, ("version",))
-        if int(state["version"]) > int(VERSION):
-            raise StateError(
-                f"the state has version {state['version']}, newest known is {VERSION}", fix="upgrade thalweg"
-            )
+        refuse_kind(state, KIND, int(VERSION))
         compare(state, self.parts, strict=strict)
         numbers_of(state, ("epoch", "block", "row", "row_in_epoch", "rows_before", "step"))
         if (
@@ -138,6 +131,15 @@ class PlannedNode:
         self._step, self._epoch = int(state["step"]), self._place.epoch
         self._started, self._resumed = False, True
         self._drop()
+        if self.ledger is not None:
+            self.ledger.event("resumed", self._place, self._step)
+
+    def go_on(self, other: "PlannedNode") -> None:
+        """Stand where another node of the same order stands: it goes on here, under new weights."""
+        if other.micros.fixed:
+            self.micros.arrange(**other.micros.fixed)
+        self._place, self._step, self._epoch = other.place, other.step, other.epoch
+        self._started, self._resumed = False, True
         if self.ledger is not None:
             self.ledger.event("resumed", self._place, self._step)
 
@@ -165,7 +167,7 @@ class PlannedNode:
 
     def _start(self, epoch: int) -> Place:
         if epoch == self._place.epoch:
-            return Place(epoch, base=self._place.base)
+            return remix.start_of(Place(epoch, base=self._place.base), self.compiled.order, self.compiled.changes)
         if self.options.tail != "carry" or self.micros.even is None:
             return Place(epoch)
         return Place(epoch, base=sum(self.micros.order.rows(e) for e in range(epoch)))

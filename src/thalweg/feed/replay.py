@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from thalweg.core.errors import InputError
-from thalweg.feed.compile import compile_feed
 from thalweg.feed.ledgerfile import Run
 from thalweg.feed.proof import Stretch, counting, stretches
 from thalweg.feed.rowsof import Ask, MicroRows, Origin, place_of, span_rows
@@ -36,7 +35,7 @@ def why_logged(folder: str | Path, feed: Any, step: int, rank: int, seed: int | 
         ranks = sorted({r for r, _ in entries})
         raise InputError(f"rank {rank} has no entry for step {step}", where=str(folder), fix=f"ranks: {ranks}")
     ask = Ask.of(part.head, seed, rank)
-    compiled = compile_feed(feed, ask.seed)
+    compiled = ask.compiled(feed)
     order = ask.micros(compiled).order
     return [
         MicroRows(

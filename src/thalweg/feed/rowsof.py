@@ -19,6 +19,7 @@ from thalweg.feed.compile import Compiled, compile_feed
 from thalweg.feed.gather import Reader, select
 from thalweg.feed.micros import Micros
 from thalweg.feed.node import RunOptions
+from thalweg.feed.remix import read
 from thalweg.feed.source import hash_ids
 from thalweg.plan.balanced import Planned
 from thalweg.plan.epoch import Block
@@ -70,6 +71,7 @@ class Ask:
     topology: Topology = field(default_factory=Topology)
     run: int | None = None
     window: int | None = None
+    changes: str = ""
 
     @classmethod
     def of(cls, head: Mapping[str, Any], seed: int | None = None, rank: int = 0) -> "Ask":
@@ -81,7 +83,12 @@ class Ask:
             Topology(rank=rank, world=int(head.get("world", 1))),
             head.get("run"),
             head.get("window"),
+            str(head.get("changes") or ""),
         )
+
+    def compiled(self, feed: Any) -> Compiled:
+        """Plan a feed as the run had it: weights that changed on the way included."""
+        return compile_feed(feed, self.seed, changes=read(self.changes))
 
     def micros(self, compiled: Compiled) -> Micros:
         """Say who takes which rows."""
@@ -103,7 +110,7 @@ def blocks_with(order: Planned, epoch: int) -> Iterator[tuple[int, int, Block]]:
 
 def planned_digests(feed: Any, ask: Ask, epoch: int, rows: Ints) -> NDArray[np.uint64]:
     """Give the digest that each row of an epoch should have, from the ids in the data."""
-    compiled = compile_feed(feed, ask.seed)
+    compiled = ask.compiled(feed)
     reader = Reader(compiled.leaves, ask.seed, as_samples=True)
     out = np.zeros(len(rows), np.uint64)
     for start, stop, block in blocks_with(ask.micros(compiled).order, epoch):

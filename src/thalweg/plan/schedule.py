@@ -57,6 +57,7 @@ class Schedule:
         at: "samples" | "tokens": what breakpoints count.
         rule: "stop_first" | "stop_all" | "repeat" | "without_repeat".
         seed: of the phases.
+        changes: (epoch, draws of the epoch before it, weights): what replaces all entries from there on, in order.
 
     Raises:
         ConfigError: a source with a weight has no sample to deliver; it is named.
@@ -74,12 +75,15 @@ class Schedule:
         at: str = "samples",
         rule: str = "stop_first",
         seed: Key = 0,
+        changes: Sequence[tuple[int, int, tuple[Fraction, ...]]] = (),
     ) -> None:
         if entries is None:
             entries, rule = [(0, tuple(Fraction(1) for _ in sizes))], "without_repeat"
         else:
             _refuse_empty(names, sizes, entries)
+        _refuse_empty(names, sizes, [(at, weights) for _, at, weights in changes])
         self.entries = [(Fraction(start), weights) for start, weights in entries]
+        self.changes = list(changes)
         self.limits = [n * m for n, m in zip(sizes, repeats or [1] * len(sizes), strict=True)]
         self.means = list(means) or [Fraction(1)] * len(sizes)
         self.by, self.at, self.rule = by, at, rule
@@ -90,7 +94,10 @@ class Schedule:
     def mark(self, epoch: int) -> Mark:
         """Say where an epoch begins."""
         last = self.entries[-1][0]
-        while len(self._marks) <= epoch and not (len(self._marks) > 1 and self._marks[-2].at >= last):
+        changed = max((e for e, _, _ in self.changes), default=-1)
+        while len(self._marks) <= epoch and not (
+            len(self._marks) - 2 > changed and len(self._marks) > 1 and self._marks[-2].at >= last
+        ):
             self._plan(len(self._marks) - 1)
         if epoch < len(self._marks):
             return self._marks[epoch]
@@ -113,7 +120,7 @@ class Schedule:
         x, out, start = mark.at, list[Segment](), 0
         done, phases = [0] * len(self.limits), self.phases
         while True:
-            entry = bisect_right([start for start, _ in self.entries], x) - 1
+            entry, until = self._entry(epoch, start, x)
             rates = self._rates(entry, done)
             if not any(rates):  # nothing is left that has a weight
                 break
@@ -122,6 +129,7 @@ class Schedule:
             if self.at == "tokens":
                 unit = sum((r * m for r, m in zip(rates, self.means, strict=True)), Fraction(0)) / sum(rates)
             cut = ceil((self.entries[entry + 1][0] - x) / unit) if entry + 1 < len(self.entries) else None
+            cut = until if cut is None or (until is not None and until < cut) else cut
             end = self._end(mix, done)
             stop = self.rule != "without_repeat" and end is not None and (cut is None or end <= cut)
             length = min(v for v in (cut, end) if v is not None)
@@ -137,8 +145,18 @@ class Schedule:
             self._marks.append(Mark(x, tuple(b + d for b, d in zip(mark.draws, done, strict=True))))
         return out
 
+    def _entry(self, epoch: int, start: int, x: Fraction) -> tuple[int, int | None]:
+        """Give the entry in force at a position, changes counted behind the entries; draws until the next change."""
+        past = [i for i, (e, at, _) in enumerate(self.changes) if (e, at) <= (epoch, start)]
+        coming = [at - start for e, at, _ in self.changes if e == epoch and at > start]
+        until = min(coming, default=None)
+        if past:
+            return len(self.entries) + past[-1], until
+        return bisect_right([begin for begin, _ in self.entries], x) - 1, until
+
     def _rates(self, entry: int, done: Sequence[int]) -> list[Fraction]:
-        rates = list(self.entries[entry][1])
+        known = len(self.entries)
+        rates = list(self.entries[entry][1] if entry < known else self.changes[entry - known][2])
         if self.by == "tokens":
             rates = [r / m if m else Fraction(0) for r, m in zip(rates, self.means, strict=True)]
         if self.rule == "without_repeat":
