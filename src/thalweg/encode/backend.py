@@ -7,6 +7,7 @@ decision, by proof. Knows no template and adds no token of its own.
 
 import logging
 import os
+import threading
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -168,6 +169,7 @@ def reference(tokenizer: Any) -> Tokenizers:
 
 
 E = TypeVar("E", Tokenizers, Fastokens)
+_MAKING = threading.Lock()  # an engine takes seconds: threads that start together wait for one
 _ENGINES: "WeakKeyDictionary[Any, dict[tuple[str, int, int], Any]]" = WeakKeyDictionary()
 
 
@@ -179,7 +181,9 @@ def _shared(tokenizer: Any, kind: type[E]) -> E:
         return kind(tokenizer)
     key = (kind.name, len(tokenizer), os.getpid())
     if key not in engines:
-        engines[key] = kind(tokenizer)
+        with _MAKING:
+            if key not in engines:
+                engines[key] = kind(tokenizer)
     engine: E = engines[key]
     return engine
 

@@ -102,7 +102,7 @@ class ChatEncoder:
             areas = replace(areas, image_max_pixels=image_max_pixels)
         model = processor if processor is not None else tokenizer_or_path
         self.media = model if isinstance(model, Media) else Media.of(model, folder=Folder(media_dir), limits=areas)
-        self.placer = Placer(self.media, self.tokenizer.get_vocab(), decode)
+        self.placer = Placer(self.media, self.tokenizer.get_vocab(), decode, self.drawer.template.source)
         self.counts: Counter[str] = Counter()
         self._layouts: dict[tuple[str, ...], Layout] = {}
         self._backend: Backend | None = None if backend == "auto" else choose(self.tokenizer, backend, ())
@@ -116,6 +116,10 @@ class ChatEncoder:
         """Build it again, with the date that templates read as it was."""
         self.__init__(**state["arguments"])  # type: ignore[misc]
         self.drawer.template.set_today(state["today"])
+
+    def for_worker(self) -> "ChatEncoder":
+        """Give the same to every thread: its engines are configured once, and a copy of a vocabulary takes a second."""
+        return self
 
     @property
     def digest(self) -> str:

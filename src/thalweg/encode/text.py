@@ -86,6 +86,10 @@ class TextEncoder:
         """Build it again."""
         self.__init__(**state)  # type: ignore[misc]
 
+    def for_worker(self) -> "TextEncoder":
+        """Give the same to every thread: its engines are configured once, and a copy of a vocabulary takes a second."""
+        return self
+
     @property
     def digest(self) -> str:
         """Name all that decides the ids: settings and tokenizer."""

@@ -30,7 +30,7 @@ class MediaCollator:
         packed: True: each item is a list of samples that share a row; False: each item is a sample, padded on the
             right.
         pad_id: id of padding.
-        capacity: tokens of a row; None: the longest.
+        capacity: tokens of a row; None: the longest, rounded up to a multiple of `multiple_of`.
         always_media: add one masked dummy picture to a batch without media, so that the vision tower of every rank
             takes part in every step.
         dummy: ids of the dummy's tokens: (before, one place, after); needed with `always_media`.
@@ -45,6 +45,7 @@ class MediaCollator:
         packed: bool = False,
         pad_id: int = 0,
         capacity: int | None = None,
+        multiple_of: int = 1,
         always_media: bool = False,
         dummy: tuple[int, int, int] | None = None,
         kinds: bool = True,
@@ -52,6 +53,7 @@ class MediaCollator:
     ) -> None:
         self._arguments = {k: v for k, v in locals().items() if k not in {"self", "__class__"}}
         self.media, self.packed, self.pad_id, self.capacity = media, packed, pad_id, capacity
+        self.multiple_of = multiple_of
         self.always_media, self.dummy, self.kinds, self.threads = always_media, dummy, kinds, threads
 
     def __call__(self, items: Sequence[Any]) -> dict[str, Any]:
@@ -72,7 +74,7 @@ class MediaCollator:
             rows = self._with_dummy(rows)
         flat = [self._ready(s) for row in rows for s in row]
         with ThreadPoolExecutor(self.threads, thread_name_prefix="thalweg-media") as pool:
-            columns = columns_of(list(pool.map(self._load, flat)))
+            columns = columns_of(_even(list(pool.map(self._load, flat))))
         counts = np.cumsum([0, *map(len, rows)])
         arrays = lay_out(
             columns.tokens,
@@ -84,6 +86,7 @@ class MediaCollator:
             packed=self.packed,
             capacity=self.capacity,
             pad_id=self.pad_id,
+            pad_to_multiple_of=self.multiple_of,
         )
         batch: dict[str, Any] = {**DIALECTS["hf"](arrays), **columns.media}
         return batch
@@ -125,6 +128,22 @@ class MediaCollator:
         out = [list(row) for row in rows]
         out[shortest][-1] = last
         return [[_labelled(s) for s in row] for row in out]
+
+
+def _even(samples: list[Sample]) -> list[Sample]:
+    """Bring spectrograms of different lengths to the longest, with silence that no mask counts."""
+    frames = [s["input_features"].shape[-1] for s in samples if "input_features" in s]
+    if len(set(frames)) < 2:
+        return samples
+    out: list[Sample] = []
+    for sample in samples:
+        if "input_features" in sample:
+            more = max(frames) - sample["input_features"].shape[-1]
+            features = np.pad(sample["input_features"], ((0, 0), (0, 0), (0, more)))
+            mask = np.pad(sample["feature_attention_mask"], ((0, 0), (0, more)))
+            sample = {**sample, "input_features": features, "feature_attention_mask": mask}  # noqa: PLW2901
+        out.append(sample)
+    return out
 
 
 def _labelled(sample: Sample) -> Sample:

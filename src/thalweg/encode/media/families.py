@@ -66,6 +66,22 @@ class Limits:
     sampling: Sampling = field(default_factory=Sampling)
 
 
+@dataclass(frozen=True, slots=True)
+class Time:
+    """How a family counts the time of a clip beside that of its sound.
+
+    Args:
+        step: positions a second; a token of sound is one position.
+        chunk: positions of a chunk: clip and sound alternate chunk by chunk (Qwen2.5-Omni); None: each step of the
+            clip stands where its time is in the sound (Qwen3-Omni).
+        shared: the two opening tokens share a position, and the two closing ones.
+    """
+
+    step: float
+    chunk: float | None = None
+    shared: bool = False
+
+
 class Media:
     """Counts and features of one model.
 
@@ -77,6 +93,9 @@ class Media:
         decoder: of clips.
         clip_step, behind: how a clip's time counts in positions, see `places.positions`; None: as the model whose
             parts these are (Omni where there is a feature extractor, else Qwen2-VL).
+        hears: how the audio tower counts: "halved" twice (Qwen2.5-Omni), or in "windows" of a second, at any length
+            (Qwen3-Omni).
+        audio_in_video: a clip and the sound behind it are one stretch in the order of time (Omni models only).
 
     Raises:
         ConfigError: an image processor without patches.
@@ -92,10 +111,19 @@ class Media:
         decoder: Decoder | None = None,
         clip_step: float | None = None,
         behind: str | None = None,
+        hears: str = "halved",
+        audio_in_video: bool = False,
     ) -> None:
         self._arguments: dict[str, Any] | None = None
         omni = feature_extractor is not None
-        self.clip_step = 25.0 if clip_step is None and omni else clip_step
+        later = hears == "windows"
+        self.hears = hears
+        self.clip_step = (13.0 if later else 25.0) if clip_step is None and omni else clip_step
+        self.mixed: Time | None = None
+        if audio_in_video:
+            if not omni or self.clip_step is None:
+                raise ConfigError("audio in video needs a model that hears", fix="a Qwen-Omni model")
+            self.mixed = Time(self.clip_step, None if later else 2 * self.clip_step, shared=not later)
         self.behind = behind or ("largest" if omni else "side")
         self.image_processor, self.feature_extractor = image_processor, feature_extractor
         self.folder, self.limits = folder or Folder(), limits or Limits()
@@ -140,9 +168,16 @@ class Media:
         if "feature_extractor_type" in config or "feature_size" in config:
             sounds = transformers.WhisperFeatureExtractor.from_pretrained(str(folder))
         model = folder / "config.json"
-        vision = json.loads(model.read_text(encoding="utf-8")).get("vision_config", {}) if model.is_file() else {}
-        if "tokens_per_second" in vision and sounds is None:
-            settings.setdefault("clip_step", float(vision["tokens_per_second"]))
+        told: dict[str, Any] = json.loads(model.read_text(encoding="utf-8")) if model.is_file() else {}
+        thinker = told.get("thinker_config", told)
+        if "tokens_per_second" in thinker.get("vision_config", {}) and sounds is None:
+            settings.setdefault("clip_step", float(thinker["vision_config"]["tokens_per_second"]))
+        if sounds is not None and "position_id_per_seconds" in thinker:
+            settings.setdefault("clip_step", float(thinker["position_id_per_seconds"]))
+        if "qwen3_omni" in f"{told.get('model_type', '')} {config.get('processor_class', '')}".lower().replace(
+            "qwen3omni", "qwen3_omni"
+        ):
+            settings.setdefault("hears", "windows")
         return cls(images, sounds, **settings)
 
     def measure(self, kind: str, reference: Any) -> Measured:
@@ -153,7 +188,7 @@ class Media:
         """
         if kind == "audio" and self.feature_extractor is not None:
             n = sound_length(reference, self.folder, int(self.feature_extractor.sampling_rate))
-            return Measured(_sound_tokens(_mel_frames(n, self.feature_extractor)))
+            return Measured(self._heard(n))
         if kind == "image" and self.image_processor is not None:
             width, height = self._picture_size(*picture_size(reference, self.folder))
             return self._grid(1, width, height)
@@ -179,10 +214,26 @@ class Media:
             }
         rate = int(self.feature_extractor.sampling_rate)
         sounds = [samples(r, self.folder, rate) for r in references]
+        if self.hears == "windows":
+            return self._windows(sounds, rate)
         given = self.feature_extractor(
             sounds, sampling_rate=rate, padding="max_length", return_attention_mask=True, return_tensors="np"
         )
         return {"input_features": given["input_features"], "feature_attention_mask": given["attention_mask"]}
+
+    def _heard(self, n: int) -> int:
+        """Count the tokens of a sound of n samples."""
+        if self.hears == "windows":
+            return window_tokens(n // int(self.feature_extractor.hop_length))
+        return _sound_tokens(_mel_frames(n, self.feature_extractor))
+
+    def _windows(self, sounds: Sequence[NDArray[np.float32]], rate: int) -> Arrays:
+        """Make features of any length, and a mask of as many frames as were counted."""
+        given = self.feature_extractor(sounds, sampling_rate=rate, padding=True, truncation=False, return_tensors="np")
+        features = given["input_features"]
+        frames = np.array([len(s) // int(self.feature_extractor.hop_length) for s in sounds])
+        mask = (np.arange(features.shape[-1]) < frames[:, None]).astype(np.int32)
+        return {"input_features": features, "feature_attention_mask": mask}
 
     def _picture_size(self, width: int, height: int) -> tuple[int, int]:
         return fit_area(width, height, self.limits.image_max_pixels, self.limits.image_min_pixels)
@@ -271,6 +322,19 @@ def _mel_frames(n: int, extractor: Any) -> int:
 def _sound_tokens(frames: int) -> int:
     """Count what two halvings of the audio tower leave of a spectrogram."""
     tokens = ((frames - 1) // 2 + 1 - 2) // 2 + 1
+    if frames < 1 or tokens < 1:
+        raise EncodeError("the sound is too short for one token", reason="empty sound")
+    return tokens
+
+
+def window_tokens(frames: int) -> int:
+    """Count what an audio tower leaves of a spectrogram that it reads in windows of 100 frames: 13 tokens each.
+
+    Raises:
+        EncodeError: too short for a token.
+    """
+    rest = ((frames % 100 - 1) // 2 + 1 - 1) // 2 + 1
+    tokens = (rest - 1) // 2 + 1 + frames // 100 * 13
     if frames < 1 or tokens < 1:
         raise EncodeError("the sound is too short for one token", reason="empty sound")
     return tokens

@@ -13,8 +13,9 @@ from thalweg.core.errors import ConfigError, nearest
 from thalweg.encode.errors import EncodeError
 from thalweg.encode.length import Encoded
 from thalweg.encode.media.families import PLACES, Arrays, Measured, Media
-from thalweg.encode.media.places import expand, moved, positions
+from thalweg.encode.media.places import expand, expand_mixed, moved, positions
 from thalweg.encode.media.references import name_of
+from thalweg.encode.media.together import Stretch, interleave
 
 REFERENCES = {"image": "images", "video": "videos", "audio": "audios"}  # columns that hold references
 GRIDS = {"image": "image_grid_thw", "video": "video_grid_thw"}
@@ -27,16 +28,22 @@ class Placer:
         media: counts and features of the model; None refuses conversations with media.
         vocabulary: text -> id of special tokens: which of them stands for which kind.
         decode: "late" keeps references, "now" decodes when a sample is encoded.
+        template: text of the chat template: where a vocabulary has tokens of two families, the one it writes counts.
 
     Raises:
         ConfigError: an unknown word for `decode`.
     """
 
-    def __init__(self, media: Media | None, vocabulary: Mapping[str, int], decode: str = "late") -> None:
+    def __init__(
+        self, media: Media | None, vocabulary: Mapping[str, int], decode: str = "late", template: str = ""
+    ) -> None:
         if decode not in {"late", "now"}:
             raise ConfigError(f"unknown decode {decode!r}", where="decode=", fix=nearest(decode, ("late", "now")))
         self.media, self.decode = media, decode
-        found = {kind: next((n for n in names if n in vocabulary), None) for kind, names in PLACES.items()}
+        known = {kind: [n for n in names if n in vocabulary] for kind, names in PLACES.items()}
+        found = {
+            kind: next((n for n in names if n in template), next(iter(names), None)) for kind, names in known.items()
+        }
         self.tokens = {kind: vocabulary[name] for kind, name in found.items() if name is not None}
 
     def place(self, encoded: Encoded, media: Sequence[tuple[str, Any]]) -> Encoded:
@@ -55,9 +62,19 @@ class Placer:
             if kind not in self.tokens:
                 raise EncodeError(f"the tokenizer has no token for {kind}", reason=f"model without {kind}")
             measured.append((kind, self.media.measure(kind, reference)))
-        ids, kinds, borders = expand(encoded.ids, measured, self.tokens)
-        merge = getattr(self.media, "merge", 1)
-        place = positions(kinds, measured, merge, clip_step=self.media.clip_step, behind=self.media.behind)
+        merge, seen = getattr(self.media, "merge", 1), self.media
+        mixes: list[tuple[int, Stretch]] = []
+        if seen.mixed is not None and any(kind == "video" for kind, _ in measured):
+            time = seen.mixed
+            ids, kinds, borders, mixes = expand_mixed(
+                encoded.ids, measured, self.tokens, lambda clip, sound: interleave(clip, sound, merge, time)
+            )
+        else:
+            ids, kinds, borders = expand(encoded.ids, measured, self.tokens)
+        place = positions(
+            kinds, measured, merge, clip_step=seen.clip_step, behind=seen.behind, mixes=mixes,
+            shared=seen.mixed is not None and seen.mixed.shared,
+        )  # fmt: skip
         more: dict[str, Any] = {**encoded.more, "position_ids": place, "mm_token_type_ids": kinds}
         more["media_tokens"] = int(sum(m.tokens for _, m in measured))
         more |= self._columns(media, measured)
