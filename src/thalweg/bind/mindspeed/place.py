@@ -5,6 +5,7 @@ Knows the two stacks by the names of their modules; imports neither.
 """
 
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from thalweg.core.errors import ConfigError
@@ -38,3 +39,30 @@ def data_parallel_place() -> tuple[int, int]:
             fix="initialise the parallel state first, or give num_dp= and dp_rank=",
         )
     return 1, 0
+
+
+def place_of(parallel: Mapping[str, Any], rank: int, world: int) -> tuple[int, int]:
+    """Work out (data-parallel size, data-parallel rank) of a process from the sizes of a configuration.
+
+    The mesh is (data, Ulysses, ring, tensor), the last innermost: peers of one data-parallel rank are neighbours.
+
+    Args:
+        parallel: `tensor_parallel_size`, `ring_attention_size`, `ulysses_parallel_size`; each 1 where it is not said.
+            `expert_parallel_size` shares the data-parallel ranks and does not count.
+        rank: of the process, 0 <= rank < world.
+        world: number of processes.
+
+    Raises:
+        ConfigError: the sizes do not divide the processes.
+    """
+    sizes = {
+        name: int(parallel.get(name) or 1)
+        for name in ("tensor_parallel_size", "ring_attention_size", "ulysses_parallel_size")
+    }
+    peers = 1
+    for size in sizes.values():
+        peers *= size
+    if peers < 1 or world % peers or not 0 <= rank < world:
+        said = " x ".join(f"{name} {size}" for name, size in sizes.items())
+        raise ConfigError(f"rank {rank} of {world} processes does not fit {said}", where="parallel")
+    return world // peers, rank // peers
