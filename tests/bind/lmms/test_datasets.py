@@ -1,0 +1,340 @@
+"""LMMS Engine's two datasets by one configuration: every format in every mode, packs, order, places, migration."""
+
+import json
+import warnings
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("datasets")
+import datasets
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as hs
+from torch.utils.data import DataLoader, IterableDataset
+
+from thalweg.bind.lmms import (
+    DatasetConfig,
+    MultiModalDataset,
+    MultiModalIterableDataset,
+    register_processor,
+    sequence_metrics,
+)
+from thalweg.bind.lmms.config import FORMATS
+from thalweg.bind.lmms.naive import packs
+from thalweg.bind.lmms.processors import _REFUSED, KINDS, PROCESSORS, kind_of
+from thalweg.bind.lmms.streaming import check_steps
+from thalweg.core.errors import ConfigError, InputError
+from thalweg.core.topology import Topology
+from thalweg.encode.text import TextEncoder
+
+pytestmark = pytest.mark.slow
+N = 31
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("THALWEG_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="session")
+def made(qwen):
+    """A text processor under a name of its own, on a tokenizer that is loaded already."""
+    register_processor("test_text", lambda config: TextEncoder(qwen, max_length=None))
+    yield "test_text"
+    del PROCESSORS["test_text"]
+
+
+ROWS = [{"text": " ".join(f"word{i}" for _ in range(3 + 7 * i % 23)), "n": i} for i in range(N)]
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Write the same rows in a format; give what dataset_path is."""
+
+    def write(kind):
+        table = datasets.Dataset.from_list(ROWS)
+        path = tmp_path / f"data.{kind}"
+        if kind == "json":
+            path.write_text(json.dumps(ROWS))
+        elif kind == "jsonl":
+            path.write_text("".join(json.dumps(r) + "\n" for r in ROWS))
+        elif kind == "csv":
+            table.to_csv(str(path), index=False)
+        elif kind == "parquet":
+            table.to_parquet(str(path))
+        elif kind == "arrow":
+            with datasets.arrow_writer.ArrowWriter(path=str(path)) as writer:
+                for row in ROWS:
+                    writer.write(row)
+                writer.finalize()
+        elif kind == "hf_dataset":
+            table.save_to_disk(str(path))
+        else:
+            for name, part in (("a", ROWS[:10]), ("b", ROWS[10:])):
+                (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in part))
+            listed = [{"path": str(tmp_path / f"{n}.jsonl"), "data_type": "jsonl"} for n in "ab"]
+            path.write_text(json.dumps({"datasets": listed}))
+        return str(path)
+
+    return write
+
+
+def config(path, kind, made, **more):
+    told = {"dataset_type": "fineweb_edu", "processor_config": {"processor_type": made}, "packing_length": 96}
+    return DatasetConfig(dataset_format=kind, dataset_path=path, **{**told, **more})
+
+
+def built(cls, *args, **more):
+    dataset = cls(*args, **more)
+    dataset.build()
+    return dataset
+
+
+def texts(qwen, items):
+    out = []
+    for item in items:
+        for sample in item if isinstance(item, list) else [item]:
+            out.append(qwen.decode(np.asarray(sample["input_ids"])[:-1]))
+    return out
+
+
+# C1 C3 C4 C5 C6 C14 C44
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("packing", [False, True])
+@pytest.mark.parametrize("cls", [MultiModalDataset, MultiModalIterableDataset])
+def test_every_format_works_in_every_mode(place, made, qwen, kind, packing, cls):
+    dataset = built(cls, config(place(kind), kind, made, packing=packing))
+    items = list(dataset) if cls is MultiModalIterableDataset else [dataset[i] for i in range(len(dataset))]
+    assert Counter(texts(qwen, items)) == Counter(r["text"] for r in ROWS)
+    assert all(isinstance(item, list) == packing for item in items)
+    batch = dataset.get_collator()(items[:2])
+    assert isinstance(batch["input_ids"], np.ndarray)
+    if packing:
+        assert all(sum(len(s["input_ids"]) for s in item) <= 96 for item in items)
+        assert "attention_mask" not in batch
+
+
+# C8 C16 C17 C18 C19 C23
+def test_the_map_style_dataset_keeps_one_arrangement_for_every_rank_run_and_epoch(place, made):
+    told = config(place("jsonl"), "jsonl", made, packing=True)
+    one, two = built(MultiModalDataset, told), built(MultiModalDataset, told)
+    assert one.indices == two.indices
+    assert sorted(i for row in one.indices for i in row) == list(range(N))
+    assert len(one) == len(one.indices)
+    other = built(MultiModalDataset, config(place("jsonl"), "jsonl", made, packing=True, data_seed=7))
+    assert other.indices != one.indices
+    plain = built(MultiModalDataset, config(place("jsonl"), "jsonl", made, shuffle=False))
+    assert plain.indices == [[i] for i in range(N)]
+    shuffled = built(MultiModalDataset, config(place("jsonl"), "jsonl", made))
+    assert shuffled.indices != plain.indices
+    assert one.modality_length == [sum(len(s["input_ids"]) for s in one[i]) for i in range(len(one))]
+    assert one.estimated_memory()["naive"] > one.estimated_memory()["streaming"] * 0
+
+
+# C12 C21 C23 C34 C35 C36
+@settings(max_examples=40, deadline=None)
+@given(hs.lists(hs.integers(1, 100), min_size=1, max_size=80), hs.integers(1, 30), hs.integers(0, 5))
+def test_both_strategies_cover_every_sample_once_and_never_overfill_a_row(lengths, window, seed):
+    sizes = np.array(lengths, np.int32)
+    order = np.random.default_rng(seed).permutation(len(sizes))
+    for w in (None, window):
+        rows = packs(sizes, order, 100, w, seed)
+        assert sorted(int(i) for row in rows for i in row) == list(range(len(sizes)))
+        assert all(sizes[row].sum() <= 100 for row in rows)
+    open_rows: list[int] = []  # first fit, by hand
+    for i in order.tolist():
+        at = next((k for k, used in enumerate(open_rows) if used + sizes[i] <= 100), None)
+        if at is None:
+            open_rows.append(int(sizes[i]))
+        else:
+            open_rows[at] += int(sizes[i])
+    assert [int(sizes[row].sum()) for row in packs(sizes, order, 100, None, seed)] == open_rows
+    ranked = np.sort(sizes)[::-1]
+    groups = [set(ranked[a : a + window].tolist()) for a in range(0, len(ranked), window)]
+    for row in packs(sizes, order, 100, window, seed):  # a row holds samples of one window of the sorted list
+        assert any(set(sizes[row].tolist()) <= g for g in groups)
+
+
+# C34
+def test_first_fit_is_first_fit_and_not_next_fit():
+    assert [r.tolist() for r in packs(np.array([3000, 3000, 1000, 1000]), np.arange(4), 4096, None, 0)] == [
+        [0, 2],
+        [1, 3],
+    ]
+
+
+# C20 C27 C50
+def test_the_stream_fills_rows_in_order_of_arrival_and_has_another_order_in_each_epoch(place, made, qwen):
+    told = config(place("jsonl"), "jsonl", made, packing=True)
+    stream = built(MultiModalIterableDataset, told)
+    first, second = list(stream), list(stream)
+    assert texts(qwen, first) != texts(qwen, second)
+    assert Counter(texts(qwen, first)) == Counter(texts(qwen, second))
+    assert texts(qwen, built(MultiModalIterableDataset, told)) == texts(qwen, first)
+    sizes = [[len(s["input_ids"]) for s in row] for row in first]
+    for row, following in pairwise(sizes):
+        assert sum(row) + following[0] > 96
+    plain = built(MultiModalIterableDataset, config(place("jsonl"), "jsonl", made, packing=True, shuffle=False))
+    assert texts(qwen, plain) == [r["text"] for r in ROWS]
+
+
+# C31 C33 C41 C50
+@pytest.mark.parametrize("world", [2, 3])
+def test_ranks_of_a_stream_share_the_data_without_overlap(place, made, qwen, world):
+    told = config(place("jsonl"), "jsonl", made)
+    parts = [texts(qwen, built(MultiModalIterableDataset, told, Topology(rank=r, world=world))) for r in range(world)]
+    together = Counter(t for part in parts for t in part)
+    assert max(together.values()) == 1
+    assert len({len(part) for part in parts}) == 1
+    assert sum(together.values()) == N - N % world
+
+
+# C48
+@pytest.mark.parametrize("packing", [False, True])
+def test_a_stream_goes_on_exactly_where_its_state_was_taken(place, made, qwen, packing):
+    told = config(place("jsonl"), "jsonl", made, packing=packing)
+    whole = texts(qwen, built(MultiModalIterableDataset, told))
+    for stop in (1, 3, 5):
+        one = built(MultiModalIterableDataset, told)
+        walk = iter(one)
+        head = texts(qwen, [next(walk) for _ in range(stop)])
+        state = json.loads(json.dumps(one.state_dict()))
+        other = built(MultiModalIterableDataset, told)
+        other.load_state_dict(state)
+        assert head + texts(qwen, other) == whole
+
+
+# C11 C15 C21 C22
+def test_what_is_longer_than_a_row_is_left_out_by_its_true_length_or_stands_alone(place, made, qwen):
+    lengths = [len(qwen(r["text"]).input_ids) + 1 for r in ROWS]
+    limit = sorted(lengths)[-4]
+    long = sum(n > limit for n in lengths)
+    told = {"packing": True, "packing_length": limit}
+    for cls in (MultiModalDataset, MultiModalIterableDataset):
+        kept = built(cls, config(place("jsonl"), "jsonl", made, **told))
+        items = [kept[i] for i in range(len(kept))] if cls is MultiModalDataset else list(kept)
+        assert sum(map(len, items)) == N - long
+        alone = built(cls, config(place("jsonl"), "jsonl", made, **told, filter_overlong=False))
+        items = [alone[i] for i in range(len(alone))] if cls is MultiModalDataset else list(alone)
+        assert sum(map(len, items)) == N
+        over = [item for item in items if sum(len(s["input_ids"]) for s in item) > limit]
+        assert [len(item) for item in over] == [1] * long
+
+
+# C2 C7 C13
+def test_types_and_processors_are_known_by_name_or_refused_with_advice(tmp_path, made):
+    for name in ("vision", "vision_audio", "fineweb_edu", "qwen_omni", "vision_iterable", "qwen3_vl", "llava_video"):
+        kind_of(name)
+    for name in _REFUSED:
+        with pytest.raises(ConfigError, match=r"trains a model that makes pictures.*tw\.from"):
+            kind_of(name)
+    with pytest.raises(ConfigError, match=r"unknown dataset_type 'visoin'.*'vision'"):
+        kind_of("visoin")
+    assert set(KINDS) | set(_REFUSED) >= {
+        "vision",
+        "vision_audio",
+        "fineweb_edu",
+        "rae",
+        "sit",
+        "qwen_omni",
+        "bagel_iterable",
+    }
+    told = config(str(tmp_path / "x.jsonl"), "jsonl", "your_processor")
+    with pytest.raises(KeyError, match=r"unknown processor_type 'your_processor'.*qwen2_5_vl"):
+        MultiModalDataset(told).build()
+    with pytest.raises(ConfigError, match=r"not built.*build\(\)"):
+        len(MultiModalDataset(told))
+    with pytest.raises(InputError):
+        MultiModalDataset(config(str(tmp_path / "x.jsonl"), "jsonl", made)).build()
+
+
+# C9 C10 C11 C12 C37
+def test_yaml_and_python_configurations_are_equal_and_defaults_are_those_of_the_guide(tmp_path):
+    (tmp_path / "c.yaml").write_text(
+        "dataset:\n  dataset_type: vision\n  dataset_format: hf_dataset\n  dataset_path: your/dataset/path\n"
+        "  shuffle: true\n  packing: true\n  packing_length: 32000\n  filter_overlong: true\n"
+        "  processor_config:\n    processor_type: your_processor\n"
+    )
+    python = DatasetConfig(
+        dataset_type="vision", dataset_format="hf_dataset", dataset_path="your/dataset/path", packing=True,
+        packing_length=32000, filter_overlong=True, processor_config={"processor_type": "your_processor"},
+    )  # fmt: skip
+    assert DatasetConfig.from_yaml(tmp_path / "c.yaml") == python
+    bare = DatasetConfig(dataset_type="vision", dataset_format="json", processor_config={}, dataset_path="x")
+    assert (bare.packing, bare.packing_length, bare.filter_overlong) == (False, 32000, True)
+    assert (bare.packing_strategy, bare.shuffle, bare.data_seed) == ("first_fit", True, 42)
+    assert DatasetConfig(**{**bare.__dict__, "packing_strategy": "window_100"}).window == 100
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"pakcing": True}, r"no 'pakcing'.*did you mean 'packing'"),
+        ({"dataset_format": "parqet"}, r"'parqet' is unknown.*'parquet'"),
+        ({"packing_strategy": "window_"}, r"'window_' is unknown.*first_fit"),
+        ({"packing_strategy": "best"}, "'best' is unknown"),
+        ({"packing_length": 0}, "packing_length must be"),
+        ({"video_backend": "torchvision"}, "'torchvision' is unknown"),
+        ({"dataset_path": None}, "no data"),
+    ],
+)
+def test_a_configuration_that_cannot_be_right_is_refused(more, message):
+    told = {"dataset_type": "vision", "dataset_format": "json", "processor_config": {}, "dataset_path": "x"}
+    with pytest.raises(ConfigError, match=message):
+        DatasetConfig(**{**told, **more})
+
+
+# C28 C32 C43
+def test_a_stream_has_no_length_and_says_what_to_give_instead(place, made):
+    stream = built(MultiModalIterableDataset, config(place("jsonl"), "jsonl", made))
+    assert isinstance(stream, IterableDataset)
+    with pytest.raises(TypeError, match="max_steps"):
+        len(stream)
+    with pytest.raises(ConfigError, match="max_steps is needed"):
+        check_steps(None)
+    with pytest.warns(UserWarning, match="num_train_epochs"):
+        check_steps(10, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_steps(10, 1)
+
+
+# C29 C30 C40
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+def test_the_calls_that_the_engines_trainer_makes_are_answered(place, made):
+    """As prepare_dataloader calls them: len, modality_length and [i] for its samplers, a collator for its loader."""
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+    told = config(place("jsonl"), "jsonl", made, packing=True)
+    naive = built(MultiModalDataset, told)
+    samplers = [torch.utils.data.DistributedSampler(naive, num_replicas=2, rank=r, drop_last=True) for r in (0, 1)]
+    seen = [list(s) for s in samplers]
+    assert not set(seen[0]) & set(seen[1])
+    assert len(naive.modality_length) == len(naive)
+    loader = stateful.StatefulDataLoader(
+        naive, batch_size=1, collate_fn=naive.get_collator(), sampler=samplers[0], drop_last=True
+    )
+    assert sum(1 for _ in loader) == len(naive) // 2
+    stream = built(MultiModalIterableDataset, told)
+    assert isinstance(stream, IterableDataset)
+    whole = [b["input_ids"].tolist() for b in DataLoader(stream, batch_size=1, collate_fn=stream.get_collator())]
+    one = stateful.StatefulDataLoader(built_again := built(MultiModalIterableDataset, told), batch_size=1,
+                                      collate_fn=built_again.get_collator(), sampler=None)  # fmt: skip
+    walk = iter(one)
+    head = [next(walk)["input_ids"].tolist() for _ in range(2)]
+    state = one.state_dict()
+    other = built(MultiModalIterableDataset, told)
+    two = stateful.StatefulDataLoader(other, batch_size=1, collate_fn=other.get_collator(), sampler=None)
+    two.load_state_dict(state)
+    assert head + [b["input_ids"].tolist() for b in two] == whole
+
+
+# C38
+def test_the_three_figures_of_a_step_are_the_tokens_of_its_batch(place, made):
+    dataset = built(MultiModalDataset, config(place("jsonl"), "jsonl", made))
+    batch = {k: torch.from_numpy(v) for k, v in dataset.get_collator()([dataset[0], dataset[1]]).items()}
+    tokens = len(dataset[0]["input_ids"]) + len(dataset[1]["input_ids"])
+    assert sequence_metrics(batch) == {f"perf/global_seq_len_{k}": float(tokens) for k in ("avg", "min", "max")}
