@@ -250,6 +250,7 @@ def test_after_a_death_the_other_items_of_the_job_are_not_lost():
     m.close()
 
 
+@pytest.mark.slow
 def test_a_call_over_its_time_in_a_process_is_killed_and_replaced():
     def call(i):
         if i == 3:
@@ -263,6 +264,7 @@ def test_a_call_over_its_time_in_a_process_is_killed_and_replaced():
     m.close()
 
 
+@pytest.mark.slow
 def test_a_stall_shows_where_worker_processes_stand():
     def asleep(i):
         if i:
@@ -343,6 +345,7 @@ print("ran once")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["script", "notebook"])
 def test_functions_of_a_script_without_a_main_guard_and_of_a_notebook_run_in_processes(tmp_path, how):
     path = tmp_path / "train.py"
