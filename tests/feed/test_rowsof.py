@@ -100,3 +100,41 @@ def test_the_commands_answer_in_text_and_json(tmp_path):
         assert run(main_group, ["why", f"{file}:feed"]).exit_code != 0
     finally:
         sys.modules.pop("data_here", None)
+
+
+# C30 C41
+def test_the_simulation_shows_shares_over_the_epoch_and_balance_on_a_page(tmp_path):
+    even = (
+        tw.mix({"a": source("a", 400), "b": source("b", 600)}, by="tokens")
+        .shuffle(1)
+        .pack(16, max_docs=3)
+        .balance(b=1)
+        .batch(1)
+    )
+    plain = tw.mix({"a": source("a", 400), "b": source("b", 600)}, by="tokens").shuffle(1).pack(16, max_docs=3).batch(1)
+    balanced, contiguous = simulate(even, [4]), simulate(plain, [4])
+    assert balanced[0].straggler < contiguous[0].straggler
+    assert sum(balanced[0].shares.values()) == pytest.approx(1)
+    for parts in zip(*balanced[0].shares_over.values(), strict=True):
+        assert sum(parts) == pytest.approx(1)
+    assert np.mean(balanced[0].shares_over["a"]) == pytest.approx(balanced[0].shares["a"], abs=0.03)
+    loaders = [tw.Loader(even, topology=tw.Topology(rank=r, world=4), return_tensors="np") for r in range(4)]
+    tokens = [sum(b.info.num_tokens for b in one) for one in loaders]
+    assert balanced[0].rank_tokens == (min(tokens), sum(tokens) / 4, max(tokens))
+    assert balanced[0].straggler == pytest.approx(loaders[0].stats()["straggler"], rel=1e-6)
+    file = tmp_path / "mixed.py"
+    file.write_text(
+        "import numpy as np, thalweg as tw\n"
+        "def data(name, n):\n"
+        "    rows = [{'input_ids': np.ones(4, np.int32), 'id': f'{name}{i}'} for i in range(n)]\n"
+        "    return tw.from_dataset(rows, id='id')\n"
+        "feed = tw.mix({'web': data('w', 40), 'code': data('c', 40)}).shuffle().pack(16).batch(1)\n"
+    )
+    page = tmp_path / "page.html"
+    out = CliRunner().invoke(main_group, ["simulate", f"{file}:feed", "--world", "1,2", "--html", str(page)])
+    assert out.exit_code == 0, out.output
+    assert "over the epoch, web" in out.output
+    text = page.read_text()
+    assert text.count("<svg") == 3
+    assert "Shares of tokens over the epoch" in text
+    assert "web" in text

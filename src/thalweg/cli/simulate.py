@@ -3,12 +3,14 @@
 Decides the table that is printed. The figures are worked out by `feed.simulate`.
 """
 
+from pathlib import Path
 from typing import Any
 
 import click
 
 from thalweg.check.target import load_target
 from thalweg.cli.output import json_option, print_json, with_settings, words_argument
+from thalweg.cli.simfigure import page
 from thalweg.core.errors import ConfigError
 from thalweg.feed.feed import Feed
 from thalweg.feed.loader import FeedLoader
@@ -38,8 +40,9 @@ def feed_of(value: Any, target: str) -> Feed:
 @click.option("--accumulation", default=1, show_default=True, help="Micro-batches of a step.")
 @click.option("--seed", default=0, show_default=True, help="The loader's seed.")
 @click.option("--epoch", default=0, show_default=True, help="Which epoch.")
+@click.option("--html", type=click.Path(dir_okay=False), help="Write the table and its pictures to this page.")
 @json_option
-def command(target: str, words: tuple[str, ...], worlds: str, as_json: bool, **asked: int) -> None:
+def command(target: str, words: tuple[str, ...], worlds: str, *, html: str | None, as_json: bool, **asked: int) -> None:
     """Print one line for each number of ranks."""
     value = load_target(target, words)
     feed = feed_of(value, target)
@@ -51,6 +54,8 @@ def command(target: str, words: tuple[str, ...], worlds: str, as_json: bool, **a
     except ValueError as error:
         raise ConfigError(f"--world {worlds!r} is no list of numbers", fix="--world 8,16,64") from error
     results = simulate(feed, numbers, **asked)
+    if html is not None:
+        Path(html).write_text(page(target, results), encoding="utf-8")
     if as_json:
         print_json(with_settings([r.to_dict() for r in results], value))
         return
@@ -61,6 +66,9 @@ def command(target: str, words: tuple[str, ...], worlds: str, as_json: bool, **a
     shares = results[0].shares
     if len(shares) > 1:
         click.echo("shares of tokens: " + ", ".join(f"{name} {share:.2%}" for name, share in shares.items()))
+        over = results[0].shares_over
+        for name in shares:
+            click.echo(f"  over the epoch, {name}: " + " ".join(f"{s:.1%}" for s in over[name][::4]))
 
 
 def _line(r: Simulation) -> str:

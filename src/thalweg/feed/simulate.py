@@ -13,9 +13,13 @@ from numpy.typing import NDArray
 from thalweg.core.errors import ConfigError
 from thalweg.feed import stages as st
 from thalweg.feed.compile import Compiled, compile_feed
+from thalweg.feed.even import balanced_order
 from thalweg.feed.rowsof import blocks_with, refuse_stream
+from thalweg.plan.balance import deal
+from thalweg.plan.balanced import BalancedOrder
 
 Ints = NDArray[np.int64]
+PARTS = 20  # of an epoch, for figures over the run
 
 
 @dataclass(frozen=True)
@@ -30,12 +34,15 @@ class Simulation:
         left_out: rows behind the last whole step.
         tokens: real tokens of the steps; per rank in `rank_tokens` (least, mean, most).
         padding: share of places that hold no token.
-        straggler: mean over steps of the fullest rank's tokens over the mean rank's; 1.0 where all have the same.
+        straggler: mean over steps of the busiest rank's work over the mean rank's: its cost where the feed is balanced,
+            else its tokens.
         rank_bytes: bytes of tokens that the busiest rank reads.
         rank_requests: samples that the busiest rank reads, each a ranged read where data is remote.
         shapes: "rows x width" -> micro-batches over all ranks, the 20 commonest.
         distinct_shapes: how many shapes there are.
         shares: source -> share of the tokens.
+        shares_over: source -> its share in each twentieth of the epoch's rows.
+        stragglers: the straggler factor in each twentieth of the steps, mean of the steps in it.
     """
 
     world: int
@@ -52,6 +59,8 @@ class Simulation:
     shapes: dict[str, int] = field(default_factory=dict[str, int])
     distinct_shapes: int = 0
     shares: dict[str, float] = field(default_factory=dict[str, float])
+    shares_over: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+    stragglers: list[float] = field(default_factory=list[float])
 
     def to_dict(self) -> dict[str, Any]:
         """Write as JSON-like data."""
@@ -60,17 +69,19 @@ class Simulation:
 
 @dataclass(eq=False)
 class _Rows:
-    """Of each row of an epoch: its tokens and documents; of each source: its tokens."""
+    """Of each row of an epoch: its tokens, documents and cost; of each part of it: the tokens of each source."""
 
     tokens: Ints
     documents: Ints
+    cost: NDArray[np.float64] | None
     by_source: Ints
 
 
-def _rows(compiled: Compiled, epoch: int) -> _Rows:
-    tokens, documents = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    by_source = np.zeros(len(compiled.leaves), np.int64)
-    for _, _, block in blocks_with(compiled.order, epoch):
+def _rows(compiled: Compiled, epoch: int, order: Any) -> _Rows:
+    tokens, documents, costs = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0)]
+    sources, rows = len(compiled.leaves), max(order.rows(epoch), 1)
+    by_source = np.zeros(PARTS * sources, np.int64)
+    for number, (start, _, block) in enumerate(blocks_with(order, epoch)):
         lengths = block.lengths
         if lengths is None:
             lengths = compiled.order.lengths(block.source, block.index)
@@ -80,8 +91,12 @@ def _rows(compiled: Compiled, epoch: int) -> _Rows:
         np.cumsum(lengths, out=total[1:])
         tokens.append(np.diff(total[block.offsets]))
         documents.append(np.diff(block.offsets))
-        by_source += np.bincount(block.source, lengths, len(by_source)).astype(np.int64)
-    return _Rows(np.concatenate(tokens), np.concatenate(documents), by_source)
+        part = np.repeat((start + np.arange(len(block))) * PARTS // rows, documents[-1])
+        by_source += np.bincount(part * sources + block.source, lengths, len(by_source)).astype(np.int64)
+        if isinstance(order, BalancedOrder):
+            costs.append(order.costs(epoch, number))
+    cost = np.concatenate(costs) if isinstance(order, BalancedOrder) else None
+    return _Rows(np.concatenate(tokens), np.concatenate(documents), cost, by_source.reshape(PARTS, sources))
 
 
 def simulate(feed: Any, worlds: list[int], *, accumulation: int = 1, seed: int = 0, epoch: int = 0) -> list[Simulation]:
@@ -99,8 +114,37 @@ def simulate(feed: Any, worlds: list[int], *, accumulation: int = 1, seed: int =
     """
     refuse_stream(feed)
     compiled = compile_feed(feed, seed)
-    rows = _rows(compiled, epoch)
-    return [_simulate(compiled, rows, world, accumulation) for world in worlds]
+    micro = compiled.batch.size if isinstance(compiled.batch, st.Batch) else 1
+    out: list[Simulation] = []
+    plain: _Rows | None = None
+    for world in worlds:
+        size = world * micro * accumulation
+        even = balanced_order(compiled, run=None, window=None, size=size, carry=False)
+        if even is None:
+            plain = plain or _rows(compiled, epoch, compiled.order)
+            rows = plain
+        else:
+            rows = _rows(compiled, epoch, even)
+        out.append(_simulate(compiled, rows, world, accumulation))
+    return out
+
+
+def _placed(rows: _Rows, shape: tuple[int, int, int, int], *, by_cost: bool) -> Ints:
+    """Give which row of the epoch each rank takes: int64 (steps, accumulation, world, micro)."""
+    steps, accumulation, world, micro = shape
+    size = accumulation * world * micro
+    at = np.arange(steps * size).reshape(shape)
+    if rows.cost is None or not by_cost:
+        return at
+    for step in range(steps):
+        first = step * size
+        at[step] = first + deal(rows.cost[first : first + size], world, micro, accumulation)
+    return at
+
+
+def _parts(values: NDArray[np.float64]) -> list[float]:
+    """Average values over twenty parts, fewer where there are fewer."""
+    return [float(part.mean()) for part in np.array_split(values, min(PARTS, len(values)))] if len(values) else []
 
 
 def _simulate(compiled: Compiled, rows: _Rows, world: int, accumulation: int) -> Simulation:
@@ -108,8 +152,8 @@ def _simulate(compiled: Compiled, rows: _Rows, world: int, accumulation: int) ->
     micro, n = batch.size, len(rows.tokens)
     size = world * micro * accumulation
     steps = n // size
-    tokens = rows.tokens[: steps * size].reshape(steps, accumulation, world, micro)
-    documents = rows.documents[: steps * size].reshape(steps, accumulation, world, micro)
+    at = _placed(rows, (steps, accumulation, world, micro), by_cost=compiled.balance is not None)
+    tokens, documents = rows.tokens[at], rows.documents[at]
     rank_step = tokens.sum(axis=(1, 3))  # (steps, world)
     per_rank = rank_step.sum(axis=0)
     widths = _widths(compiled, batch, tokens)
@@ -117,8 +161,11 @@ def _simulate(compiled: Compiled, rows: _Rows, world: int, accumulation: int) ->
     real = int(tokens.sum())
     shapes = Counter(widths.reshape(-1).tolist())
     height = 1 if batch.pad == "none" else micro
-    total = max(int(rows.by_source.sum()), 1)
-    mean = np.maximum(rank_step.mean(axis=1), 1) if steps else np.ones(1)
+    by_source = rows.by_source.sum(axis=0)
+    total, each = max(int(by_source.sum()), 1), np.maximum(rows.by_source.sum(axis=1, keepdims=True), 1)
+    names = [leaf.name or "data" for leaf in compiled.leaves]
+    work = (tokens if rows.cost is None else rows.cost[at]).sum(axis=(1, 3))
+    factors = work.max(axis=1) / np.maximum(work.mean(axis=1), 1e-9) if steps else np.ones(0)
     return Simulation(
         world=world,
         accumulation=accumulation,
@@ -128,12 +175,14 @@ def _simulate(compiled: Compiled, rows: _Rows, world: int, accumulation: int) ->
         tokens=real,
         rank_tokens=(int(per_rank.min()), float(per_rank.mean()), int(per_rank.max())),
         padding=1 - real / places if places else 0.0,
-        straggler=float((rank_step.max(axis=1) / mean).mean()) if steps else 1.0,
+        straggler=float(factors.mean()) if steps else 1.0,
         rank_bytes=4 * int(per_rank.max(initial=0)),
         rank_requests=int(documents.sum(axis=(0, 1, 3)).max(initial=0)),
         shapes={f"{height}x{w}": c for w, c in shapes.most_common(20)},
         distinct_shapes=len(shapes),
-        shares={leaf.name or "data": int(t) / total for leaf, t in zip(compiled.leaves, rows.by_source, strict=True)},
+        shares={name: int(t) / total for name, t in zip(names, by_source, strict=True)},
+        shares_over=dict(zip(names, (rows.by_source / each).T.tolist(), strict=True)),
+        stragglers=_parts(factors),
     )
 
 

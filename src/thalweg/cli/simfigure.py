@@ -1,0 +1,69 @@
+"""The pictures of `thalweg simulate`: shares of sources, work of ranks and bytes, as one self-contained HTML page.
+
+Decides the drawings. The figures come from `feed.simulate`.
+"""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from thalweg.check.html import STYLE
+from thalweg.feed.simulate import Simulation
+
+WIDTH, HEIGHT, LEFT, TOP = 720, 260, 56, 18
+RIGHT, BOTTOM = WIDTH - 14, HEIGHT - 34
+COLOURS = ("#1f6feb", "#0a6b4f", "#b3261e", "#8a5a00", "#6f42c1", "#0e7490", "#be185d", "#4d7c0f")
+SHOWN = 8  # lines of a picture; of more sources the largest
+
+
+def lines(title: str, values: Mapping[str, Sequence[float]], unit: str = "{:.0%}", low: float | None = None) -> str:
+    """Draw one line for each name, over the epoch from left to right, as SVG.
+
+    Args:
+        title: what is drawn.
+        values: name -> values, all of one number.
+        unit: how a value is written.
+        low: where the scale begins; None: at the least value.
+    """
+    chosen = dict(sorted(values.items(), key=lambda item: -sum(item[1]))[:SHOWN])
+    every = [v for line in chosen.values() for v in line]
+    if not every:
+        return ""
+    base, top = (min(every) if low is None else low), max(every)
+    n = max(len(line) for line in chosen.values())
+
+    def place(i: int, value: float) -> str:
+        x = LEFT + (RIGHT - LEFT) * i / max(n - 1, 1)
+        return f"{x:.1f},{BOTTOM - (BOTTOM - TOP) * (value - base) / max(top - base, 1e-9):.1f}"
+
+    parts: list[str] = []
+    for k, (name, line) in enumerate(chosen.items()):
+        colour, points = COLOURS[k % len(COLOURS)], " ".join(place(i, v) for i, v in enumerate(line))
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        x = LEFT + 8 + (k % 4) * 165
+        parts.append(f'<text x="{x}" y="{HEIGHT - 16 + (k // 4) * 13}" fill="{colour}">{escape(name)}</text>')
+    for value in (base, (base + top) / 2, top):
+        y = place(0, value).split(",")[1]
+        parts.append(f'<text x="{LEFT - 8}" y="{y}" text-anchor="end">{unit.format(value)}</text>')
+    box = f'viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}"'
+    return f'<h2>{escape(title)}</h2><svg {box} font-size="12" fill="currentColor">{"".join(parts)}</svg>'
+
+
+def page(target: str, results: Sequence[Simulation]) -> str:
+    """Write the page: the table, shares of tokens over the epoch, the straggler factor and bytes a rank."""
+    head = "".join(f"<th>{h}</th>" for h in ("ranks", "steps", "tokens a rank", "padding", "straggler", "MB a rank"))
+    rows = "".join(
+        f"<tr><td>{r.world:,}</td><td>{r.steps:,}</td><td>{r.rank_tokens[1]:,.0f}</td><td>{r.padding:.2%}</td>"
+        f"<td>{r.straggler:.3f}</td><td>{r.rank_bytes / 1e6:,.1f}</td></tr>"
+        for r in results
+    )
+    pictures = [lines("Shares of tokens over the epoch", results[0].shares_over, low=0.0)]
+    factors = {f"{r.world:,} ranks": r.stragglers for r in results if r.stragglers}
+    pictures.append(lines("Work of the busiest rank over the mean", factors, "{:.2f}", 1.0))
+    if len(results) > 1:
+        sizes = {"MB of the busiest rank": [r.rank_bytes / 1e6 for r in results]}
+        worlds = ", ".join(f"{r.world:,}" for r in results)
+        pictures.append(lines(f"Bytes that the busiest rank reads, on {worlds} ranks", sizes, "{:,.0f}", 0.0))
+    return (
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(target)}</title><style>{STYLE}</style>"
+        f"<h1>{escape(target)}</h1><table><tr>{head}</tr>{rows}</table>{''.join(pictures)}</html>"
+    )
