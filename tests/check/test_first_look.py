@@ -72,3 +72,9 @@ def test_a_picture_that_cannot_be_read_is_left_out(tmp_path):
     (tmp_path / "broken.png").write_bytes(b"no picture")
     parts = [{"role": "user", "content": [{"type": "image", "image": "broken.png"}, {"type": "text", "text": "?"}]}]
     assert thumbnails([{"messages": parts}, {"image": "missing.png"}], str(tmp_path)) == []
+
+
+def test_a_sample_without_pictures_has_none_in_its_page():
+    report = tw.inspect(tw.from_dataset([talk(n) for n in range(4)]), n=2)
+    assert report.pictures == []
+    assert "<img" not in report.html()

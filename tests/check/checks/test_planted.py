@@ -2,7 +2,7 @@
 
 import pytest
 
-from planted import FAULTS
+from planted import FAULTS, packed
 from thalweg.check.checks.check import GROUPS
 from thalweg.check.checks.table import ALL
 from thalweg.check.doctor import doctor, judge
@@ -35,3 +35,16 @@ def test_the_twin_without_the_fault_passes(name):
     _, twin, told = FAULTS[name]
     found = verdicts(twin, told)[name]
     assert found.level == "ok", found
+
+
+def test_only_documents_behind_another_must_begin_off_the_loss():
+    """The first token of a row is predicted from nothing, so its label is harmless; the next document's is not."""
+    first, later = packed(), packed()
+    for batch in first:
+        batch["labels"][0, 0] = batch["input_ids"][0, 0]
+    for batch in later:
+        at = int((batch["position_ids"][0] == 0).nonzero()[0][1])
+        batch["labels"][0, at] = batch["input_ids"][0, at]
+    levels = [next(f for _, f in doctor(b).verdicts if f.check == "documents begin untrained") for b in (first, later)]
+    assert [f.level for f in levels] == ["ok", "error"]
+    assert (levels[1].count, levels[1].of) == (10, 20)
