@@ -1,6 +1,9 @@
 """Lines that users type, as the interface page has them; those with an engine are in tests/bind."""
 
+import json
+
 import numpy as np
+import pytest
 
 import thalweg as tw
 from thalweg.store.formats.megatron import BinIdxWriter
@@ -41,3 +44,27 @@ def test_megatron_files_packed_for_megatron(tmp_path):
     assert batch["tokens"].shape == (4, 512)
     assert batch["attention_mask"] is None
     assert batch["loss_mask"].sum() == batch.info.num_label_tokens
+
+
+@pytest.mark.slow
+def test_a_stream_of_the_hub_goes_on_from_its_state(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    from thalweg.encode import TextEncoder, qwen_tokenizer
+
+    for part in range(3):
+        lines = [json.dumps({"text": f"part {part} line {i} " * (1 + i % 7)}) for i in range(80)]
+        (tmp_path / f"{part}.jsonl").write_text("\n".join(lines))
+
+    def feed():
+        files = sorted(map(str, tmp_path.glob("*.jsonl")))
+        stream = datasets.load_dataset("json", data_files=files, split="train", streaming=True, cache_dir=str(tmp_path))
+        made = tw.from_stream(stream, shards=24).shuffle(buffer_size=10_000)
+        encoder = TextEncoder(qwen_tokenizer())
+        return made.map(encoder, batched=256).pack(128, policy="fill", overlong="split").batch(2)
+
+    whole = [b.info.ids for b in tw.Loader(feed(), max_steps=12)]
+    first = tw.Loader(feed(), max_steps=5)
+    head = [b.info.ids for b in first]
+    loader = tw.Loader(feed(), max_steps=12)
+    loader.load_state_dict(first.state_dict())
+    assert head + [b.info.ids for b in loader] == whole
