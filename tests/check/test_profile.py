@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 import thalweg as tw
 from thalweg.check import profile as room
-from thalweg.check.advice import Costs
+from thalweg.check.advice import Costs, case_of
 from thalweg.check.instrument import Notes, instrumented
 from thalweg.check.profile import canned, drained, profile
 from thalweg.check.profiles import Profile, compared
@@ -125,6 +125,7 @@ def test_shares_of_a_loop_with_known_times_are_the_truth(time, read, work, train
     assert found.rates["as it is"] == pytest.approx(1 / whole, rel=0.05)
     assert found.rates["without functions"] == pytest.approx(1 / (4 * read + train), rel=0.05)
     assert found.rates["without training"] == pytest.approx(1 / (4 * read + 4 * work), rel=0.05)
+    assert found.case == case_of(work, train / 4)
     heavy = whole / (4 * read + train) > 1.1
     assert found.verdict == ("preprocessing is heavy" if heavy else "preprocessing is not heavy")
 
