@@ -174,3 +174,11 @@ def test_feeds_by_name_are_looked_at_together():
     report = tw.doctor({"train": feed(), "val": feed(lambda s: s["labels"].pop())})
     assert report.facts["feeds"] == "train, val"
     assert {g for g, f in report.verdicts if f.level == "error"} == {"val: masks"}
+
+
+def test_filters_by_sample_and_by_table_choose_what_is_looked_at():
+    wanted = sum(len(s["input_ids"]) for s in SAMPLES if len(s["input_ids"]) > 64)
+    by_table = feed().cache().filter(lambda length: length > 64, columns="length")
+    by_sample = feed().filter(lambda s: len(s["input_ids"]) > 64)
+    assert tw.doctor(by_table).facts["tokens looked at"] == wanted
+    assert tw.doctor(by_sample).facts["tokens looked at"] == wanted
