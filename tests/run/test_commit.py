@@ -211,3 +211,27 @@ def test_any_launch_publishes_a_commit_without_a_mark_and_does_it_once(world, ru
     run.publish(0)  # the first one wakes
     assert world.seen() == {"a": "1"}
     assert json.loads(world.home.read("stats/00000.json")) == {"who": "mine"}
+
+
+def test_what_a_killed_attempt_has_left_goes_when_its_rank_is_complete(world, run):
+    world.attempt(run, {"00000.txt": "killed"}, patterns={world.out: [r"00000\.txt"]})
+    other = world.home.join(0, run.record, world.folders)
+    assert other.commit(world.attempt(other, {"00000.txt": "new"}, patterns={world.out: [r"00000\.txt"]}))
+    other.publish(0)
+    other.sweep()
+    assert world.left(other) == ([], [])
+    assert world.seen() == {"00000.txt": "new"}
+
+
+def test_a_starter_that_wakes_late_takes_nothing_from_the_new_generation(world, run):
+    assert run.commit(world.attempt(run, {"a": "old"}))
+    run.publish(0)
+    newer = world.start(1, manifest={"tasks": 2})
+    assert newer.commit(world.attempt(newer, {"a": "new"}))
+    newer.publish(0)
+    before = world.seen()
+    assert list(before.values()) == ["new"]
+    if world.options:  # the removals of another launch that began the same generation arrive now
+        Objects(world.out, world.options).delete("a")
+    world.home.join(1, newer.record, world.folders)
+    assert world.seen() == before
