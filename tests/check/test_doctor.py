@@ -182,3 +182,11 @@ def test_filters_by_sample_and_by_table_choose_what_is_looked_at():
     by_sample = feed().filter(lambda s: len(s["input_ids"]) > 64)
     assert tw.doctor(by_table).facts["tokens looked at"] == wanted
     assert tw.doctor(by_sample).facts["tokens looked at"] == wanted
+
+
+def test_a_tokenizer_with_more_ids_than_the_embedding_table_has_rows_is_a_warning():
+    report = tw.doctor(feed(), tokenizer=Letters(), vocab_size=200)
+    found = next(f for _, f in report.verdicts if f.check == "ids inside the embedding table")
+    assert (found.level, report.ok) == ("warning", True)
+    assert "256 ids" in found.what
+    assert "200 rows" in found.what
