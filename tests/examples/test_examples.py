@@ -12,6 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 PACKAGES = {"vision_sft": "tuxpaint-stamps-default", "speech_sft": "pocketsphinx-testdata"}  # of Debian
 NEEDED = {"preference_pairs": "trl", "s3_records": "moto", "vision_sft": "PIL", "speech_sft": "soundfile"}
+NEEDED |= {"lightning_fit": "lightning", "accelerate_loop": "accelerate", "torchtitan_loader": "torchtitan"}
+NEEDED |= {"stateful_dataloader": "torchdata"}
 
 
 def unpacked(package, folder):
