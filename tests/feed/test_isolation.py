@@ -56,13 +56,13 @@ def alone(model):
     """Give the logits and the summed loss of each document in a forward of its own."""
     out = {}
     for s in samples():
-        ids = torch.from_numpy(s["input_ids"].astype(np.int64))[None]
+        ids = torch.from_numpy(s["input_ids"].astype(np.int64))[None].to(model.device)
         labels = ids.clone()
         labels[:, : int(s["loss_spans"][0, 0])] = -100
         labels[:, 0] = -100
         made = model(input_ids=ids, labels=labels, use_cache=False)
         n = int((labels != -100).sum())
-        out[s["id"]] = made.logits[0], float(made.loss) * n if n else 0.0
+        out[s["id"]] = made.logits[0].float().cpu(), float(made.loss) * n if n else 0.0
     return out
 
 
@@ -107,6 +107,34 @@ def test_the_batches_of_a_loader_give_the_logits_and_the_loss_of_their_documents
             leaks = max(leaks, worst(model(**leaky(name, batch)).logits, batch, want))
     assert abs(total - sum(loss for _, loss in want.values())) / seen < SAME
     assert leaks > OTHER
+
+
+# C45
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="FlashAttention needs an accelerator")
+def test_flash_attention_keeps_the_documents_of_a_flat_row_apart():
+    pytest.importorskip("flash_attn")
+    with torch.no_grad():
+        model = build("llama", "flash_attention_2").to("cuda", torch.bfloat16)
+        want = alone(model)
+        feed = tw.from_dataset(list(samples()), id="id", fingerprint="isolation").shuffle().pack(64)
+        feed = feed.batch(2, pad="none", collate="hf")
+        kept, leaks = 0.0, 0.0
+        for batch in tw.Loader(feed, tail="pad", device="cuda"):
+            here = {k: v.cpu() if hasattr(v, "cpu") else v for k, v in batch.items()}
+            out = model(**batch).logits.float().cpu()
+            kept = max(kept, worst(out, OnHost(here, batch.info), want))
+            whole = {"input_ids": batch["input_ids"], "position_ids": torch.arange(out.shape[1], device="cuda")[None]}
+            leaks = max(leaks, worst(model(**whole).logits.float().cpu(), OnHost(here, batch.info), want))
+    assert kept < leaks / 10  # bfloat16 rounds; without borders the logits are others altogether
+
+
+class OnHost(dict):
+    """A batch of the device as the host sees it."""
+
+    def __init__(self, columns, info):
+        super().__init__(columns)
+        self.info = info
 
 
 def leaky(name, batch):
