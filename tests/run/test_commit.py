@@ -179,8 +179,11 @@ def test_a_new_generation_stops_every_late_act_of_the_old_one(world, run):
         run.abandon(working)
     before = world.seen()
     assert list(before.values()) == ["new"]
-    late(lambda: run.publish(0))  # the old publisher
+    _, refused = late(lambda: run.publish(0))  # the old publisher
     assert world.seen() == before
+    if "://" in str(world.home):  # its uploads were ended, and it says so before it marks anything
+        assert refused is not None
+        assert run.marked() == set()
     assert world.left(newer) == ([], [])
     assert newer.marked() == world.home.marked() == {0}
 

@@ -167,6 +167,10 @@ def test_jobs_keep_everything_on_an_object_store(make, hub, bucket, s3_server, m
         assert TOKEN.encode() not in log.get(name)
     with pytest.raises(ConfigError, match=r"may hold credentials .key, secret."):
         make(tasks=3, log=(f"{url}/log2", {"key": "test", "secret": "test"}), out=f"{url}/out2").run()
+    Objects(f"{url}/in").put("a.jsonl", b'{"text": "more"}\n')
+    more = JsonlReader((f"{url}/in", {"key": "test", "secret": "test"}))
+    with pytest.raises(ConfigError, match=r"may hold credentials .key, secret.*/in"):
+        make(more, tasks=3, log=f"{url}/log3", out=f"{url}/out3").run()
 
 
 def test_a_token_is_needed_and_the_index_is_not_the_users(make, monkeypatch, tmp_path):

@@ -24,6 +24,7 @@ from thalweg.run.element import INDEX
 from thalweg.run.executor import LAUNCH, PipelineExecutor
 from thalweg.run.progress import Progress
 from thalweg.run.sbatch import ranks_of_element
+from thalweg.steps.folder import Folder
 from thalweg.work.processes import Failure
 
 if TYPE_CHECKING:
@@ -130,7 +131,8 @@ class JobsPipelineExecutor(PipelineExecutor):
         if not ranks:
             log.info("all %d ranks are complete; nothing is sent", self.tasks)
             return self.finish(task.run)
-        _refuse_credentials({str(self.home): getattr(self.home, "options", {}), **planned.folders})
+        read = {folder.path: folder.options for step in self.pipeline for folder in _folders(step)}
+        _refuse_credentials({str(self.home): getattr(self.home, "options", {}), **read, **planned.folders})
         place = f"launches/{task.run.generation:05d}.{token_hex(4)}"
         without = copy(self)
         without.depends, without.pipeline = None, []
@@ -143,6 +145,11 @@ class JobsPipelineExecutor(PipelineExecutor):
         with Progress(len(ranks), size, quiet=LAUNCH.quiet) as progress:
             crew.work(progress)
         return self.finish(task.run)
+
+
+def _folders(step: Any) -> list[Folder]:
+    """List the folders that a step reads from or writes to."""
+    return [value for value in getattr(step, "__dict__", {}).values() if isinstance(value, Folder)]
 
 
 def _refuse_credentials(folders: Mapping[str, Any]) -> None:
