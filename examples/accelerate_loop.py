@@ -44,5 +44,5 @@ whole = train(10)
 first = train(6)
 rest = train(10, "step-6")
 assert list(rest) == [6, 7, 8, 9]
-assert all(abs(whole[step] - loss) < 1e-4 for step, loss in (first | rest).items())
 print("losses of 6 steps, a break and 4 steps: as at one go")
+assert all(abs(whole[step] - loss) < 1e-4 for step, loss in (first | rest).items())

@@ -48,5 +48,5 @@ def fit(steps, checkpoint=None):
 whole, _ = fit(10)
 first, checkpoint = fit(6)
 rest, _ = fit(10, checkpoint)
-assert first + rest == whole
 print(f"{len(first)} micro-batches before the break, {len(rest)} after: the same as {len(whole)} at one go")
+assert first + rest == whole

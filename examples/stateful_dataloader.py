@@ -34,8 +34,8 @@ def main():
     second = loader()
     second.load_state_dict(state)
     rest = [tokens(batch) for batch in second]
-    assert seen + rest == whole
     print(f"{len(seen)} batches before the break, {len(rest)} after")
+    assert seen + rest == whole
 
 
 if __name__ == "__main__":  # its workers start as new processes on some systems

@@ -31,5 +31,6 @@ for rank in range(2):
     seen = take(first, 4)
     again = build(rank)
     again.load_state_dict(first.state_dict())
-    assert seen + take(again, 5) == whole
-print("4 batches, a break and 5 batches on each of two ranks: as at one go")
+    rest = take(again, 5)
+    print(f"rank {rank}: 4 batches, a break and 5 batches, as at one go")
+    assert seen + rest == whole

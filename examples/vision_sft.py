@@ -15,7 +15,6 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 
 import thalweg as tw
 from thalweg.encode import ChatEncoder
-from thalweg.encode.media.batches import MediaCollator
 from thalweg.encode.media.families import Media
 from thalweg.encode.tokens import load_tokenizer, qwen_tokenizer
 
@@ -34,8 +33,8 @@ spoken = [  # conversations without a picture, in the same rows
 tokenizer = load_tokenizer(qwen_tokenizer())
 media = Media(Qwen2VLImageProcessorPil(min_pixels=56 * 56, max_pixels=112 * 112))
 encoder = ChatEncoder(tokenizer, processor=media, max_length=256)
-feed = tw.from_dataset(shown + spoken, id="id").shuffle().map(encoder, mode="threads", workers=2)
-feed = feed.pack(512, policy="fill", overlong="drop").batch(1, collate=MediaCollator(media, packed=True))
+feed = tw.from_dataset(shown + spoken, id="id").map(encoder, mode="threads", workers=2).cache()
+feed = feed.shuffle().pack(512, overlong="drop").batch(1)  # the encoder's own collator decodes
 print(feed)
 
 ids = {n: tokenizer.convert_tokens_to_ids(f"<|{n}|>") for n in ("image_pad", "video_pad", "vision_start", "vision_end")}

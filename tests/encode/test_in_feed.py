@@ -97,3 +97,63 @@ def test_pictures_of_a_feed_are_decoded_when_the_batch_is_built(qwen, tmp_path, 
     wanted = [list(media.measure("image", f"{i}.png").grid) for i in range(6)]
     assert sorted(grids) == sorted(wanted)
     assert sorted(a for a in answers if a) == [f"number {i}" for i in range(6)]
+
+
+@pytest.fixture
+def seen(qwen, tmp_path):
+    """Six pictures of different widths, two texts without one, and a record whose picture is missing."""
+    images = pytest.importorskip("PIL.Image")
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    from thalweg.encode.media.families import Media
+    from thalweg.encode.media.references import Folder
+
+    media = Media(Qwen2VLImageProcessorPil(min_pixels=3136, max_pixels=12_544), folder=Folder(str(tmp_path)))
+    with (tmp_path / "mllm.jsonl").open("w") as file:
+        for i in range(9):
+            if i < 6:
+                images.new("RGB", (60 + 30 * i, 60), (40 * i, 0, 0)).save(tmp_path / f"{i}.png")
+            ask = {"role": "user", "content": "?" if i in {6, 8} else "<image>?"}
+            said = [ask, {"role": "assistant", "content": f"number {i}"}]
+            file.write(
+                json.dumps({"id": f"d{i}", "messages": said, "images": [] if i in {6, 8} else [f"{i}.png"]}) + "\n"
+            )
+    return media, ChatEncoder(qwen, processor=media)
+
+
+# C45 C47
+@pytest.mark.parametrize("packed", [False, True])
+def test_pictures_behind_a_cache_are_counted_once_planned_and_decoded_by_the_encoders_own_collator(
+    qwen, seen, tmp_path, packed
+):
+    media, encoder = seen
+    feed = tw.from_files(str(tmp_path / "mllm.jsonl"), id="id")
+    feed = feed.map(encoder, mode="inline", on_error="quarantine", quarantine=str(tmp_path / "bad"), max_bad=3)
+    feed = feed.cache(str(tmp_path / "made")).shuffle()
+    feed = feed.pack(128, overlong="drop").batch(1) if packed else feed.batch(2)
+    assert feed.kind == "planned"
+
+    def walk(state=None, **more):
+        loader = tw.Loader(feed, return_tensors="np", tail="pad", **more)
+        if state:
+            loader.load_state_dict(state)
+        for batch in loader:
+            real = batch["pixel_values"][:] if "pixel_values" in batch else np.zeros((0, 1))
+            yield batch, real, loader.state_dict()
+
+    whole = list(walk())
+    ids = [name for batch, _, _ in whole for row in batch.info.ids for name in row]
+    assert sorted(ids) == [f"d{i}" for i in range(9) if i != 7]
+    assert "7.png" in "".join(p.read_text() for p in (tmp_path / "bad").rglob("*") if p.is_file())
+    pad = qwen.convert_tokens_to_ids("<|image_pad|>")
+    for batch, pixels, _ in whole:
+        assert (batch["input_ids"] == pad).sum() == len(pixels) // 4
+        assert batch["position_ids"].shape == (4, *batch["input_ids"].shape)
+    grids = [grid for batch, _, _ in whole for grid in batch.get("image_grid_thw", np.zeros((0, 3))).tolist()]
+    assert sorted(grids) == sorted(list(media.measure("image", f"{i}.png").grid) for i in range(6))
+    rest = list(walk(whole[0][2]))
+    assert [b.info.ids for b, _, _ in rest] == [b.info.ids for b, _, _ in whole[1:]]
+    assert all(np.array_equal(a[1], b[1]) for a, b in zip(rest, whole[1:], strict=True))
+    ranks = [list(walk(topology=tw.Topology(rank, 2))) for rank in range(2)]
+    both = [name for rank in ranks for b, _, _ in rank for row in b.info.ids for name in row]
+    assert set(both) == set(ids)

@@ -21,6 +21,7 @@ from thalweg.encode.drawing import Drawer, Drawn
 from thalweg.encode.errors import EncodeError, record_id
 from thalweg.encode.layouts import Layout, read, recognise
 from thalweg.encode.length import Encoded, cut_answer, shorter
+from thalweg.encode.media.batches import MediaCollator
 from thalweg.encode.media.families import Limits, Media
 from thalweg.encode.media.placing import Placer
 from thalweg.encode.media.references import Folder
@@ -120,6 +121,15 @@ class ChatEncoder:
     def for_worker(self) -> "ChatEncoder":
         """Give the same to every thread: its engines are configured once, and a copy of a vocabulary takes a second."""
         return self
+
+    def collator(
+        self, *, packed: bool, capacity: int | None, pad_id: int | None, multiple_of: int = 1
+    ) -> MediaCollator | None:
+        """Give what makes batches of these samples where they may have media; feeds ask when nothing else is said."""
+        if self.media is None or self.placer.decode == "now":
+            return None
+        pad = (self.vocabulary.pad_id or 0) if pad_id is None else pad_id
+        return MediaCollator(self.media, packed=packed, capacity=capacity, pad_id=pad, multiple_of=multiple_of)
 
     @property
     def digest(self) -> str:

@@ -17,6 +17,7 @@ from thalweg.core.errors import ConfigError
 from thalweg.core.seeds import Key
 from thalweg.core.state import digest
 from thalweg.feed import stages as st
+from thalweg.feed.collating import batching_of
 from thalweg.feed.cuts import LabelsAfterCut
 from thalweg.feed.even import batch_packer
 from thalweg.feed.feed import Feed
@@ -208,7 +209,7 @@ def _planned(
     sums = even or (mix is not None and "tokens" in (mix.by, mix.at))
     tables = tables_of(leaves, packing, seed, losses, sums=sums)
     schedule = _schedule(mix, tables, seed, changes)
-    batching = _find(feed, st.BATCHING)
+    batching = batching_of(feed)
     packer = None
     if packing is not None:
         packer = RowPacker(packing, leaves)

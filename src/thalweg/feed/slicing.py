@@ -11,6 +11,7 @@ from typing import Any, cast, get_args
 from thalweg.core.errors import ConfigError, nearest
 from thalweg.core.topology import Topology
 from thalweg.feed import stages as st
+from thalweg.feed.collating import batching_of
 from thalweg.feed.feed import Feed
 from thalweg.plan.rows import RowArrays
 from thalweg.plan.slices import SliceLayout, cut
@@ -48,8 +49,13 @@ class Slicing:
 
 def slicing_of(feed: Feed, topology: Topology, layout: str | None) -> Slicing | None:
     """Say how the rows of a feed are cut for a place in the job, as `slicing` does."""
-    batch = next((s for s in feed.stages if isinstance(s, st.BATCHING)), st.Batch(1))
-    return slicing(topology, layout, batch, next((s for s in feed.stages if isinstance(s, st.Pack)), None))
+    batch = batching_of(feed)
+    return slicing(
+        topology,
+        layout,
+        st.Batch(1) if batch is None else batch,
+        next((s for s in feed.stages if isinstance(s, st.Pack)), None),
+    )
 
 
 def slicing(topology: Topology, layout: str | None, stage: Any, pack: st.Pack | None) -> Slicing | None:

@@ -10,6 +10,7 @@ from thalweg.core.errors import ConfigError
 from thalweg.feed import stages as st
 from thalweg.feed.amap import AMapNode
 from thalweg.feed.call import FilterCall, MapCall
+from thalweg.feed.collating import batching_of
 from thalweg.feed.engine import engine_of
 from thalweg.feed.events import EventNode, Head
 from thalweg.feed.feed import Feed
@@ -76,6 +77,7 @@ def build(feed: Feed, options: RunOptions, epochs: int | None) -> Chain:
     subs = tuple(range(place.dp_rank, shards, place.dp_size))
     run = Building(options, ByteBudget(_bytes(options.max_bytes)), subs, shards)
     chain = run.chain(feed, epochs, "")
+    chain.batch = batching_of(feed)
     chain.identity = identity_of(feed, options.seed, shards)
     return chain
 
