@@ -1,6 +1,9 @@
 """Tuning: from low upward, one past the best, within memory, and near the best of the whole grid."""
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +13,7 @@ from click.testing import CliRunner
 import thalweg as tw
 from thalweg.check import tune as room
 from thalweg.check.climb import Seen, climb
-from thalweg.check.memory import Peak, available, resident
+from thalweg.check.memory import available, resident
 from thalweg.check.tune import Setting, applied, tune, write_settings
 from thalweg.cli import cli
 from thalweg.core.errors import ConfigError
@@ -129,16 +132,39 @@ def test_what_was_found_is_written_into_a_file_of_settings_and_reads_back(tmp_pa
     assert yaml.safe_load(out.read_text()) == found.settings()
 
 
-def test_memory_of_a_process_and_its_children_is_seen_while_a_block_runs():  # E28
+WATCHED = """
+import os
+import numpy as np
+from thalweg.check.memory import Peak, resident
+before = resident(os.getpid())
+with Peak(os.getpid()) as peak:
+    held = np.ones(40_000_000, np.uint8)
+    peak._done.wait(0.2)
+    kept = held[0]
+del held
+print(before, peak.most, kept)
+"""
+
+
+def test_memory_of_a_process_is_seen_while_a_block_runs():  # E28
     if available() is None:
         pytest.skip("no /proc here")
-    before = resident(os.getpid())
+    done = subprocess.run([sys.executable, "-c", WATCHED], capture_output=True, text=True, check=True)
+    before, most, _ = map(int, done.stdout.split())
     assert before > 10e6
-    with Peak(os.getpid()) as peak:
-        held = np.ones(40_000_000, np.uint8)
-        peak._done.wait(0.2)
-    assert peak.most >= before + 30e6
-    assert held[0]
+    assert before + 30e6 <= most < before + 200e6
+
+
+def test_memory_of_children_counts():  # E28
+    if available() is None:
+        pytest.skip("no /proc here")
+    hold = "import sys; held = bytearray(b'x') * 60_000_000; print(flush=True); sys.stdin.read()"
+    child = subprocess.Popen([sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdout.readline()
+    with_child = resident(os.getpid())
+    alone = int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+    child.communicate()
+    assert with_child >= alone + 50e6
 
 
 def test_the_command_tunes_and_writes(tmp_path):
