@@ -27,6 +27,7 @@ def unpacked(package, folder):
         files = list(folder.glob("*.deb"))
         if got.returncode or not files:
             return None
+        kept.mkdir(parents=True, exist_ok=True)
         subprocess.run(["dpkg", "-x", str(files[0]), str(kept)], check=True)
         (kept / "whole").touch()
     return kept
