@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import time
 from itertools import islice
 from pathlib import Path
 
@@ -40,6 +41,9 @@ def main():
         out["steps"].append([batch.info.epoch, batch.info.step, batch.info.micro, batch.info.ids])
     out["after"] = loader.state_dict()
     (folder / f"leg{leg}-{rank}.json").write_text(json.dumps(out))
+    peers = [folder / f"leg{leg}-{r}.json" for r in range(int(os.environ["WORLD_SIZE"]))]
+    while not all(peer.exists() for peer in peers):  # as a collective would: nobody is ahead of a rank that starts late
+        time.sleep(0.01)
     if kill:
         os.kill(os.getpid(), signal.SIGKILL)
     loader.close()
