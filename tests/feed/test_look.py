@@ -1,5 +1,6 @@
 """Looking into a feed: what each stage gives, in this process, without moving anything."""
 
+import threading
 from itertools import islice
 
 import numpy as np
@@ -65,3 +66,17 @@ def test_the_fingerprint_is_of_data_and_order_alone():
         feed().pack(32, overlong="drop"),
     ]
     assert len({feed().fingerprint, *(o.fingerprint for o in others)}) == 4
+
+
+def test_a_look_at_batches_of_mapped_samples_runs_in_this_thread_and_leaves_none_behind():
+    made_in = []
+
+    def note(sample):
+        made_in.append(threading.current_thread())
+        return {"input_ids": sample["input_ids"]}
+
+    before = set(threading.enumerate())
+    feed = tw.from_dataset([{"input_ids": np.arange(1 + i, dtype=np.int32)} for i in range(20)]).map(note).batch(2)
+    assert len(feed.peek(2)) == 2
+    assert set(made_in) == {threading.current_thread()}
+    assert set(threading.enumerate()) <= before

@@ -101,9 +101,12 @@ def _item(reader: Reader, collator: Collator, one: Documents) -> Sample | None:
 
 
 def _batches(compiled: Compiled, start: int) -> Iterator[Any]:
-    node = PlannedNode(compiled, RunOptions(tail="pad"))
-    total = node.count()
-    if start >= total and start:
-        raise IndexError(f"batch {start} of {total}")
-    node.begin()
-    yield from islice(node, start, None)
+    node = PlannedNode(compiled, RunOptions(tail="pad", workers=0))
+    try:
+        total = node.count()
+        if start >= total and start:
+            raise IndexError(f"batch {start} of {total}")
+        node.begin()
+        yield from islice(node, start, None)
+    finally:
+        node.close()
