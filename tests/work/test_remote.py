@@ -277,13 +277,18 @@ def test_a_stall_shows_where_worker_processes_stand():
     m.close()
 
 
+def in_dev_shm(maps):
+    return {line[line.index("/dev/shm") :] for line in maps.splitlines() if "/dev/shm" in line}
+
+
 def test_no_array_goes_through_dev_shm_however_small_it_is():
     # containers have 64 MB there: 200 MB are kept alive at once, and neither side maps anything of it
+    before = in_dev_shm(Path("/proc/self/maps").read_text())  # locks that other libraries made in this process
     m, _ = mapped(range(100), lambda i: [np.full(1 << 18, i, np.int64)], ahead=16)
     kept = list(m)
     pids = [os.getpid(), *(r.child.pid for r in m._core.runners if r.child)]
     maps = "".join(Path(f"/proc/{pid}/maps").read_text() for pid in pids)
-    assert "/dev/shm" not in maps
+    assert in_dev_shm(maps) <= before
     assert "memfd:thalweg" in maps
     assert all((a == i).all() for i, a in enumerate(kept))
     m.close()
