@@ -1,7 +1,8 @@
 """A document becomes a sample: tokens, labels and media, exactly as the model's own tokenizer and template say."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from thalweg.core.lazy import lazy_names
 
 __all__ = ["ChatEncoder", "EncodeError", "TextEncoder", "load_tokenizer", "qwen_tokenizer", "tokenizer_digest"]
 
@@ -12,19 +13,12 @@ if TYPE_CHECKING:
     from thalweg.encode.tokens import load_tokenizer, qwen_tokenizer, tokenizer_digest
 
 _WHERE = {
-    "ChatEncoder": "thalweg.encode.chat",
-    "EncodeError": "thalweg.encode.errors",
-    "TextEncoder": "thalweg.encode.text",
-    "load_tokenizer": "thalweg.encode.tokens",
-    "qwen_tokenizer": "thalweg.encode.tokens",
-    "tokenizer_digest": "thalweg.encode.tokens",
+    "ChatEncoder": "chat",
+    "EncodeError": "errors",
+    "TextEncoder": "text",
+    "load_tokenizer": "tokens",
+    "qwen_tokenizer": "tokens",
+    "tokenizer_digest": "tokens",
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Load a public name on first use."""
-    if name not in _WHERE:
-        raise AttributeError(f"module 'thalweg.encode' has no attribute {name!r}")
-    value = getattr(import_module(_WHERE[name]), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(__name__, _WHERE)

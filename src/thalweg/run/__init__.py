@@ -1,7 +1,8 @@
 """Executors: the same pipeline on many ranks, on one machine or a cluster. Names load on first use."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from thalweg.core.lazy import lazy_names
 
 _WHERE = {
     "JobsPipelineExecutor": "jobs",
@@ -28,12 +29,4 @@ if TYPE_CHECKING:
     from thalweg.run.ray import RayPipelineExecutor
     from thalweg.run.slurm import SlurmPipelineExecutor
 
-
-def __getattr__(name: str) -> Any:
-    """Load an executor on first use."""
-    where = _WHERE.get(name)
-    if where is None:
-        raise AttributeError(f"module 'thalweg.run' has no attribute {name!r}")
-    value = getattr(import_module(f"thalweg.run.{where}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(__name__, _WHERE)

@@ -1,7 +1,8 @@
 """Steps of an offline pipeline: documents in, documents out. Names load on first use."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from thalweg.core.lazy import lazy_names
 
 _WHERE = {
     "PipelineStep": "step",
@@ -104,12 +105,4 @@ if TYPE_CHECKING:
     from thalweg.steps.writers.parquet import ParquetWriter
     from thalweg.steps.writers.records import RecordsWriter
 
-
-def __getattr__(name: str) -> Any:
-    """Load a step on first use."""
-    where = _WHERE.get(name)
-    if where is None:
-        raise AttributeError(f"module 'thalweg.steps' has no attribute {name!r}")
-    value = getattr(import_module(f"thalweg.steps.{where}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(__name__, _WHERE)

@@ -1,17 +1,18 @@
 """MindSpeed-MM's names: its streaming datasets and its configuration, with the behaviour its document promises."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from thalweg.core.lazy import lazy_names
 
 _WHERE = {
-    "AsyncPreprocessIterableDataset": "thalweg.bind.mindspeed.asynchronous",
-    "DistributedIterableDataset": "thalweg.bind.mindspeed.distributed",
-    "MMDataset": "thalweg.bind.mindspeed.dataset",
-    "MappedIterableDataset": "thalweg.bind.mindspeed.mapped",
-    "align_dataset": "thalweg.bind.mindspeed.dataset",
-    "build_mm_dataloader": "thalweg.bind.mindspeed.loader",
-    "build_mm_dataset": "thalweg.bind.mindspeed.dataset",
-    "load_config": "thalweg.bind.mindspeed.config",
+    "AsyncPreprocessIterableDataset": "asynchronous",
+    "DistributedIterableDataset": "distributed",
+    "MMDataset": "dataset",
+    "MappedIterableDataset": "mapped",
+    "align_dataset": "dataset",
+    "build_mm_dataloader": "loader",
+    "build_mm_dataset": "dataset",
+    "load_config": "config",
 }
 
 __all__ = [
@@ -33,11 +34,4 @@ if TYPE_CHECKING:
     from thalweg.bind.mindspeed.loader import build_mm_dataloader
     from thalweg.bind.mindspeed.mapped import MappedIterableDataset
 
-
-def __getattr__(name: str) -> Any:
-    """Load a name on first use: torch comes with it."""
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_WHERE[name]), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(__name__, _WHERE)
