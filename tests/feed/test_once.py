@@ -101,43 +101,36 @@ class Counted:
 
 
 JOB = """
-import sys, os
+import os, sys, time
 import numpy as np
 import thalweg as tw
 from thalweg.feed import once
 once.PIECE, once.CALL = 100, 10
+mine, other = sys.argv[1:]
 
 class Log:
     fingerprint = "log"
     def __call__(self, sample):
-        with open(sys.argv[1], "a") as file:
+        with open(mine, "a") as file:
             file.write(f"{sample['value']}\\n")
+        while not os.path.exists(other):  # neither may finish before the other has begun
+            time.sleep(0.001)
         return {"input_ids": np.arange(1 + sample["value"] % 7, dtype=np.int32)}
 
 rows = [{"value": i, "id": f"s{i}"} for i in range(2000)]
 feed = tw.from_dataset(rows, id="id", fingerprint="two").map(Log(), mode="inline").cache()
-sys.stdin.readline()
 print(feed.num_rows)
 """
 
 
 @pytest.mark.slow
 def test_the_processes_of_a_node_share_a_pass(tmp_path):
+    paths = [str(tmp_path / f"log{rank}") for rank in range(2)]
     jobs = []
     for rank in range(2):
         env = {**os.environ, "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
-        jobs.append(
-            subprocess.Popen(
-                [sys.executable, "-c", JOB, str(tmp_path / f"log{rank}")],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                env=env,
-            )
-        )
-    for job in jobs:
-        job.stdin.write("go\n")
-        job.stdin.flush()
+        command = [sys.executable, "-c", JOB, paths[rank], paths[1 - rank]]
+        jobs.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env))
     assert [job.communicate()[0].strip() for job in jobs] == ["2000", "2000"]
     logs = [(tmp_path / f"log{rank}").read_text().split() for rank in range(2)]
     assert sorted(map(int, logs[0] + logs[1])) == list(range(2000))  # each sample once on the node
