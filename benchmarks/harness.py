@@ -110,18 +110,19 @@ def main(module: str, cases: Sequence[Case], argv: Sequence[str] | None = None) 
     chosen = [c for c in cases if not args.only or any(word in c.name for word in args.only)]
     if not chosen:
         parser.error(f"no case has {args.only} in its name; there are: " + "; ".join(c.name for c in cases))
-    before = machine.facts()
-    results = [_case(Path(module).resolve(), case, args) for case in chosen]
+    results: list[dict[str, Any]] = []
     report = {
         "benchmark": Path(module).stem,
         "smoke": args.smoke,
         "taken": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": machine.commit(),
-        "machine": before,
+        "machine": machine.facts(),
         "cases": results,
     }
-    if not args.smoke:
-        _keep(report)
+    for case in chosen:
+        results.append(_case(Path(module).resolve(), case, args))
+        if not args.smoke:
+            _keep(report)  # after each case: a long run that is broken off keeps what it has measured
     print(json.dumps(report, indent=1) if args.json else table(report))
     if any(case["failed"] for case in results):
         sys.exit(1)
@@ -306,7 +307,7 @@ def _keep(report: Mapping[str, Any]) -> None:
     stamp = str(report["taken"]).replace(":", "").partition("+")[0]
     path = folder / f"{report['benchmark']}-{stamp}.json"
     path.write_text(json.dumps(report, indent=1) + "\n")
-    _say(f"results kept in {path}")
+    _say(f"results so far kept in {path}")
 
 
 def _say(text: str) -> None:
