@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -93,7 +92,7 @@ def test_ctrl_c_ends_soon_with_one_line_and_leaves_no_process(tmp_path, corpus):
 # D20
 @pytest.mark.slow
 def test_a_disk_that_fills_is_a_clear_error_and_a_rerun_after_freeing_space_is_right(tmp_path, corpus):
-    disk = Path("/dev/shm") / f"thalweg-{os.getpid()}"
+    disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=160k", "tmpfs", str(disk)], check=False, capture_output=True
