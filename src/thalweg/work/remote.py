@@ -54,7 +54,7 @@ class _FarSink:
         data, buffers = pack((kind, number, value))
         need = sum(_padded(b.nbytes) for b in buffers)
         if not buffers or self.piece is None or self.piece[1] < need:
-            self._wire.send(pickle.dumps((data, None, need)), buffers)
+            self._wire.send(data, buffers, pickle.dumps((None, need)) if need else b"")
             return
         memory = self._map(self.piece)
         self.piece = None
@@ -64,7 +64,7 @@ class _FarSink:
             memory[at : at + buffer.nbytes] = buffer.cast("B")
             places.append((at, buffer.nbytes))
             at += _padded(buffer.nbytes)
-        self._wire.send(pickle.dumps((data, places, need)))
+        self._wire.send(data, None, pickle.dumps((places, need)))
 
     def _map(self, piece: tuple[int, int]) -> memoryview:
         if piece not in self._maps:
@@ -138,7 +138,7 @@ def _serve(wire: Wire, fds: Sequence[int], call_bytes: bytes) -> None:
         message = wire.receive()
         if message is None:
             return
-        first, items, sink.piece = unpack(message[0], list(message[1]))
+        first, items, sink.piece = unpack(message[0], message[1])
         wall, busy = clock()
         runner.run(Job(first, items, 0), sink)
         then = clock()
@@ -299,14 +299,15 @@ class RemoteRunner:
             self._at = at = number + len(outcomes)
             charged = 0
 
-    def _open(self, message: "tuple[bytearray, list[bytearray]]") -> tuple[Any, int]:
+    def _open(self, message: "tuple[memoryview, list[bytearray], bytes]") -> tuple[Any, int]:
         """Rebuild a message, and say its bytes; arrays in the arena become views that keep their piece."""
-        data, places, need = pickle.loads(message[0])  # noqa: S301
+        data, buffers, note = message
+        places, need = pickle.loads(note) if note else (None, 0)  # noqa: S301  from a process that this one started
         if need:
             self._need = max(need, self._need * 7 // 8)
         size = len(data) + need
         if places is None:
-            return unpack(data, list(message[1])), size
+            return unpack(data, buffers), size
         piece = self._piece
         assert piece is not None
         if self._calls.own is not None:

@@ -1,7 +1,7 @@
 """Messages over a socket: one pickle with its large buffers beside it, copied once.
 
-Decides the frame: a head of fixed size, the lengths of the buffers, the pickle, the buffers. Knows nothing of what
-the messages mean. Only processes that this process started are at the other end, so unpickling is safe.
+Decides the frame: a head of fixed size, the lengths of the buffers, the pickle, a note on it, the buffers. Knows
+nothing of what the messages mean. Only processes that this process started are at the other end, so unpickling is safe.
 """
 
 import pickle
@@ -11,7 +11,8 @@ from typing import Any
 
 import cloudpickle
 
-_HEAD = struct.Struct("<QI")
+_HEAD = struct.Struct("<QII")
+_KEPT = 4 << 20  # a pickle of up to so many bytes is received into memory that is used again
 OUT_OF_BAND = 4096  # bytes from which a buffer is worth its own copy beside the pickle
 
 
@@ -49,57 +50,71 @@ class Wire:
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
+        self._kept = bytearray(1 << 16)
 
     def fileno(self) -> int:
         """Give the descriptor."""
         return self._sock.fileno()
 
-    def send(self, data: bytes, buffers: "list[memoryview] | None" = None) -> None:
+    def send(self, data: bytes, buffers: "list[memoryview] | None" = None, note: bytes = b"") -> None:
         """Send one message.
 
         Raises:
             OSError: the other end is gone.
         """
         parts = buffers or []
-        head = _HEAD.pack(len(data), len(parts)) + struct.pack(f"<{len(parts)}Q", *(b.nbytes for b in parts))
+        head = _HEAD.pack(len(data), len(note), len(parts)) + struct.pack(f"<{len(parts)}Q", *(b.nbytes for b in parts))
         if not parts and len(data) < 1 << 16:
-            self._sock.sendall(head + data)
+            self._sock.sendall(b"".join((head, data, note)))
             return
         self._sock.sendall(head)
         self._sock.sendall(data)
+        self._sock.sendall(note)
         for part in parts:
             self._sock.sendall(part.cast("B") if part.nbytes else b"")
 
-    def receive(self) -> "tuple[bytearray, list[bytearray]] | None":
-        """Wait for one message; None when the other end has closed or died."""
-        head = self._exactly(_HEAD.size)
+    def receive(self) -> "tuple[memoryview, list[bytearray], bytes] | None":
+        """Wait for one message: (pickle, buffers, note). None when the other end has closed or died.
+
+        The pickle stays as it is until the next message is received; the buffers are the caller's.
+        """
+        head = self._exactly(bytearray(_HEAD.size))
         if head is None:
             return None
-        size, count = _HEAD.unpack(head)
-        sizes = self._exactly(8 * count)
-        data = self._exactly(size)
-        if sizes is None or data is None:
+        size, noted, count = _HEAD.unpack(head)
+        sizes = self._exactly(bytearray(8 * count))
+        data = self._exactly(self._room(size))
+        note = self._exactly(bytearray(noted))
+        if sizes is None or data is None or note is None:
             return None
         buffers: list[bytearray] = []
         for n in struct.unpack(f"<{count}Q", sizes):
-            part = self._exactly(n)
-            if part is None:
+            part = bytearray(n)
+            if self._exactly(part) is None:
                 return None
             buffers.append(part)
-        return data, buffers
+        return data, buffers, bytes(note)
 
-    def _exactly(self, n: int) -> bytearray | None:
-        data = bytearray(n)
-        view, got = memoryview(data), 0
+    def _room(self, size: int) -> "bytearray | memoryview":
+        """Give memory for a pickle: fresh memory costs more than the copy into it."""
+        if size > _KEPT:
+            return bytearray(size)
+        if size > len(self._kept):
+            self._kept = bytearray(1 << (size - 1).bit_length())
+        return memoryview(self._kept)[:size]
+
+    def _exactly(self, into: "bytearray | memoryview") -> memoryview | None:
+        view = memoryview(into)
+        got, n = 0, len(view)
         while got < n:
             try:
-                k = self._sock.recv_into(view[got:])
+                k = self._sock.recv_into(view[got:] if got else view)
             except (ConnectionError, OSError):
                 return None
             if k == 0:
                 return None
             got += k
-        return data
+        return view
 
     def close(self) -> None:
         """Close this end. Twice is fine."""
