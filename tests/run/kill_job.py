@@ -1,4 +1,4 @@
-"""The job that the kill loops kill: `python kill_job.py IN OUT LOG TASKS WORKERS WRITER`."""
+"""The job that the kill loops kill: `python kill_job.py IN OUT LOG TASKS WORKERS WRITER [ray]`."""
 
 import logging
 import sys
@@ -33,6 +33,13 @@ def pipeline(source, out, writer):
 
 
 if __name__ == "__main__":
-    source, out, log, tasks, workers, writer = sys.argv[1:]
+    source, out, log, tasks, workers, writer = sys.argv[1:7]
     logging.basicConfig(level=logging.WARNING)
-    LocalPipelineExecutor(pipeline(source, out, writer), int(tasks), int(workers), log).run()
+    steps = pipeline(source, out, writer)
+    if sys.argv[7:] == ["ray"]:
+        from thalweg.run import RayPipelineExecutor
+
+        settings = {"mem_per_cpu_gb": 0.1, "tasks_per_job": 2, "logging_dir": log}
+        RayPipelineExecutor(steps, int(tasks), int(workers), **settings).run()
+    else:
+        LocalPipelineExecutor(steps, int(tasks), int(workers), log).run()

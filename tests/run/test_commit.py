@@ -226,6 +226,15 @@ def test_what_a_killed_attempt_has_left_goes_when_its_rank_is_complete(world, ru
     assert world.seen() == {"00000.txt": "new"}
 
 
+def test_files_whose_names_tell_no_rank_leave_no_upload_of_a_killed_attempt_behind(world, run):
+    world.attempt(run, {"english.txt": "killed", "a/b.txt": "killed"})
+    other = world.home.join(0, run.record, world.folders)
+    assert other.commit(world.attempt(other, {"english.txt": "new"}))
+    other.publish(0)
+    assert world.left(other) == ([], [])
+    assert world.seen() == {"english.txt": "new"}
+
+
 def test_a_starter_that_wakes_late_takes_nothing_from_the_new_generation(world, run):
     assert run.commit(world.attempt(run, {"a": "old"}))
     run.publish(0)

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from thalweg.cli.status import command as status
 from thalweg.core.errors import ConfigError, RunError
-from thalweg.run import LocalPipelineExecutor, SlurmPipelineExecutor
+from thalweg.run import LocalPipelineExecutor
 from thalweg.run.objects import Objects
 from thalweg.run.watch import look
 from thalweg.steps import JsonlReader, JsonlWriter, RecordsWriter
@@ -149,8 +149,6 @@ def test_places_that_cannot_work_are_refused_before_anything_runs(bucket, corpus
     pipeline = [JsonlReader(str(corpus)), JsonlWriter(str(tmp_path / "out"))]
     with pytest.raises(ConfigError, match="an output folder is not"):
         LocalPipelineExecutor(pipeline, 1, 1, (f"{url}/log", options)).run()
-    with pytest.raises(ConfigError, match="needs a logging directory on a file system"):
-        SlurmPipelineExecutor(pipeline, 1, "1:00", "p", logging_dir=(f"{url}/log", options))
     with pytest.raises(ConfigError, match="no uploads that are completed later"):
         LocalPipelineExecutor(pipeline, 1, 1, "memory://log").run()
 

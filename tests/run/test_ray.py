@@ -2,10 +2,13 @@
 
 import json
 import os
+import random
 import signal
 import time
 
+import psutil
 import pytest
+from kills import Job, launch_until_done
 
 from thalweg.core.errors import RunError
 from thalweg.run import RayPipelineExecutor
@@ -111,3 +114,43 @@ def test_a_rank_that_runs_too_long_is_stopped(cluster, make):
 
     with pytest.raises(RunError, match=r"1 of 4 ranks failed[\s\S]*TimeLimit: stopped after 15 s"):
         make(hangs, time=15).run()
+
+
+# D5 D40 D42
+def test_blocks_of_the_datatrove_package_run_unchanged(cluster, tmp_path):
+    pytest.importorskip("datatrove")
+    pytest.importorskip("spacy")
+    from datatrove_chain import TASKS, check
+
+    settings = {"mem_per_cpu_gb": 0.3, "logging_dir": str(tmp_path / "log")}
+    check(tmp_path, lambda steps: RayPipelineExecutor(steps, TASKS, **settings).run())
+
+
+def actors(process=None):
+    """The processes that run ranks; those of other launches on this cluster have ended."""
+    return [p for p in psutil.process_iter(["cmdline"]) if "ray::_Runner" in " ".join(p.info["cmdline"] or [])]
+
+
+def check_kills(cluster, folder, documents, seed, kills, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    job = Job(folder, documents)
+    job.run_undisturbed()
+    job.takes = 5  # seconds until actors run, and a little
+    launch_until_done(job, "ray", actors, random.Random(seed), kills)
+    job.wait_for_what_lives()
+    for process in actors():
+        process.wait(timeout=30)
+    job.prove()
+    return job
+
+
+# D40 D15 D16
+def test_kill_9_of_actors_and_drivers_then_the_output_of_an_undisturbed_run(cluster, tmp_path, monkeypatch):
+    job = check_kills(cluster, tmp_path / "job", 4_000, 1, 3, monkeypatch)
+    assert job.kills == {"worker": 2, "parent": 1}
+
+
+# D40 D15 D16
+@pytest.mark.soak
+def test_ten_kills_over_a_large_job(cluster, tmp_path, monkeypatch):
+    assert check_kills(cluster, tmp_path / "job", 16_000, 2, 10, monkeypatch).kills == {"worker": 5, "parent": 5}

@@ -6,8 +6,10 @@ import pytest
 from click.testing import CliRunner
 
 from thalweg.cli import cli
-from thalweg.core.errors import ConfigError
+from thalweg.core.errors import ConfigError, RunError
+from thalweg.run import LocalPipelineExecutor
 from thalweg.run.recipe import load_recipe
+from thalweg.steps import JsonlReader, JsonlWriter
 
 GOOD = """
 pipeline:
@@ -67,3 +69,24 @@ def test_a_file_runs_is_explained_and_is_watched_by_the_commands(recipe, tmp_pat
 def test_an_unknown_word_is_named_with_the_nearest_right_one(recipe, change, message):
     with pytest.raises(ConfigError, match=message):
         load_recipe(recipe(GOOD.replace(*change)))
+
+
+# D44
+def test_one_directory_stands_for_the_runs_below_it_and_following_ends_when_all_ranks_have_ended(tmp_path, corpus):
+    def breaks(data, rank, world_size):
+        if rank == 1:
+            raise ValueError("never")
+        yield from data
+
+    good = [JsonlReader(str(corpus)), JsonlWriter(str(tmp_path / "out"))]
+    LocalPipelineExecutor(good, 2, 1, str(tmp_path / "logs/b/good")).run()
+    with pytest.raises(RunError):
+        LocalPipelineExecutor([JsonlReader(str(corpus)), breaks], 2, 1, str(tmp_path / "logs/a")).run()
+    said = CliRunner().invoke(cli, ["status", str(tmp_path / "logs"), "--follow", "--json"])
+    assert said.exit_code == 1
+    states = json.loads(said.stdout)
+    assert [(s["path"][len(str(tmp_path)) :], s["complete"], s["failed"]) for s in states] == [
+        ("/logs/a", 1, [1]),
+        ("/logs/b/good", 2, []),
+    ]
+    assert CliRunner().invoke(cli, ["status", str(tmp_path / "logs/b"), "--follow"]).exit_code == 0

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import signal
 import time
 from pathlib import Path
@@ -9,9 +10,13 @@ from pathlib import Path
 import psutil
 import pytest
 import zstandard
+from kill_job import pipeline
+from kills import LAUNCHES, TASKS, Job
 
 from run.cluster import Cluster, missing
+from thalweg.core.errors import ConfigError
 from thalweg.run import SlurmPipelineExecutor, merge_stats
+from thalweg.run.objects import Objects
 from thalweg.steps import JsonlReader, JsonlWriter, LambdaFilter
 
 pytestmark = pytest.mark.slow
@@ -165,3 +170,100 @@ def test_a_node_that_dies_while_its_job_lives_on_gives_two_copies_of_which_one_c
     assert ids(tmp_path / "out") == ALL
     assert json.loads((tmp_path / "log/stats.json").read_text())["steps"][0]["tally"]["made"] == 400
     assert [p.name for p in (tmp_path / "log/attempts/g0").iterdir()] == [".generation"]
+
+
+# D5 D33 D42
+def test_blocks_of_the_datatrove_package_run_unchanged(cluster, tmp_path):
+    pytest.importorskip("datatrove")
+    pytest.importorskip("spacy")
+    from datatrove_chain import check
+
+    def run(steps):
+        settings = {"mem_per_cpu_gb": 0.3, "with_srun": False, "logging_dir": str(tmp_path / "log")}
+        SlurmPipelineExecutor(steps, 2, "00:10:00", "debug", **settings).run()
+        cluster.wait_for_jobs()
+        return merge_stats(tmp_path / "log")
+
+    check(tmp_path, run)
+
+
+# D33 D12 D42
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
+def test_a_logging_directory_on_an_object_store_serves_the_nodes(cluster, bucket, corpus, tmp_path, monkeypatch):
+    url, options = bucket
+    monkeypatch.chdir(tmp_path)
+
+    def make(log=(f"{url}/log", options), out=(f"{url}/out", options)):
+        steps = [JsonlReader(str(corpus)), JsonlWriter(out, compression=None)]
+        settings = {"mem_per_cpu_gb": 0.3, "with_srun": False, "logging_dir": log}
+        return SlurmPipelineExecutor(steps, 2, "00:10:00", "debug", **settings)
+
+    private = options | {"key": "test", "secret": "test"}
+    with pytest.raises(ConfigError, match=r"may hold credentials .key, secret."):
+        make(log=(f"{url}/log", private)).run()
+    executor = make()
+    executor.run()
+    states = cluster.wait_for_jobs()
+    assert states[executor.merge_job_id] == "COMPLETED", (tmp_path / "slurm_logs").glob("*")
+    assert merge_stats((f"{url}/log", options))[0].tally.made == 400
+    store = Objects(f"{url}/out", options)
+    found = [json.loads(line)["id"] for name, _, _ in store.names("") for line in store.get(name).splitlines()]
+    assert sorted(found) == ALL
+    again = make()
+    again.run()
+    assert again.job_id == "-1"
+
+
+def check_kills(cluster, folder, documents, seed, kills, monkeypatch):
+    """Kill -9 the processes that run ranks, and in turn the daemons above them, whose ranks live on.
+
+    After each kill the whole launch is cancelled and the next is submitted at once.
+    """
+    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent}:{os.environ.get('PYTHONPATH', '')}")
+    job, draws = Job(folder, documents), random.Random(seed)
+    job.run_undisturbed()
+    for _ in range(LAUNCHES):
+        settings = {"mem_per_cpu_gb": 0.3, "with_srun": False, "logging_dir": str(job.log), "tasks_per_job": 2}
+        steps = pipeline(str(job.source), str(job.out), job.writer)
+        executor = SlurmPipelineExecutor(steps, TASKS, "00:10:00", "debug", **settings)
+        executor.run()
+        if job.killed < kills:
+            cluster.wait(lambda: rank_processes(job.log) or over(cluster), "a rank or the end", 120)
+            time.sleep(draws.uniform(0, 3))  # from before its first import to after its end
+            victims = rank_processes(job.log)
+            if victims:
+                strike(job, draws.choice(victims))
+                cluster.ask("scancel", *executor.job_ids, executor.merge_job_id)
+            continue
+        cluster.wait_for_jobs()
+        if not executor.get_incomplete_ranks():
+            break
+    cluster.wait(lambda: not rank_processes(job.log), "orphans to end")
+    job.prove()
+    return job
+
+
+def over(cluster):
+    return not set(cluster.jobs().values()) & {"PENDING", "RUNNING", "CONFIGURING", "COMPLETING"}
+
+
+def strike(job, rank):
+    kind = job.next_kind
+    try:
+        job.kill(kind, rank if kind == "worker" else rank.parent())
+    except psutil.NoSuchProcess:
+        return
+
+
+# D33 D15 D16
+def test_kill_9_of_ranks_and_of_the_daemons_above_them_then_the_output_of_an_undisturbed_run(
+    cluster, tmp_path, monkeypatch
+):
+    job = check_kills(cluster, tmp_path / "job", 4_000, 1, 3, monkeypatch)
+    assert job.kills == {"worker": 2, "parent": 1}
+
+
+# D33 D15 D16
+@pytest.mark.soak
+def test_twenty_kills_over_a_large_job(cluster, tmp_path, monkeypatch):
+    assert check_kills(cluster, tmp_path / "job", 16_000, 2, 20, monkeypatch).kills == {"worker": 10, "parent": 10}

@@ -3,13 +3,16 @@
 import json
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from thalweg.core.errors import SampleError
 from thalweg.run.chain import Chain
 from thalweg.steps import ColumnFilter, JsonlReader, JsonlWriter, LambdaFilter
-from thalweg.steps.batches import batch_prefix
+from thalweg.steps.batches import batch_prefix, bytes_of, line_array, rows_of
 
 
 @pytest.fixture
@@ -96,3 +99,32 @@ def test_a_chain_runs_in_batches_only_where_that_shows_the_same_rows(source, tmp
 def test_a_mask_of_the_wrong_length_is_refused(source):
     with pytest.raises(SampleError, match="one boolean for each row"):
         documents([reader(source), ColumnFilter(lambda batch: [True])])
+
+
+@given(st.lists(st.binary(max_size=5).map(lambda b: b.replace(b"\n", b"") + b"\n"), min_size=1), st.data())
+def test_bytes_of_the_rows_that_are_left_come_in_their_order_without_the_others(lines, data):
+    array, offsets = line_array(b"".join(lines))
+    assert offsets.tolist() == [0, *np.cumsum([len(line) for line in lines])]
+    rows = rows_of(array)
+    kept = data.draw(st.lists(st.booleans(), min_size=len(lines), max_size=len(lines)))
+    left = rows.filter(pa.array(kept))
+    wanted = [line for line, keep in zip(lines, kept, strict=True) if keep]
+    assert bytes(bytes_of(left)) == b"".join(wanted)
+    half = len(left) // 2
+    assert bytes(bytes_of(left[half:])) == b"".join(wanted[half:])
+    assert bytes(bytes_of(left[::-1] if len(left) else left)) == b"".join(reversed(wanted))
+    assert bytes(bytes_of(left.dictionary_decode())) == b"".join(wanted)
+
+
+def test_dropping_rows_copies_no_line_and_columns_that_nobody_looks_at_go_first(source):
+    seen = []
+
+    def look(batch):
+        seen.append((batch.schema.names, batch.column("line").dictionary.buffers()[2].address))
+        return [True] * (batch.num_rows // 2) + [False] * (batch.num_rows - batch.num_rows // 2)
+
+    chain = Chain([reader(source), ColumnFilter(look), ColumnFilter(look, ["metadata.score"])], 0, 1)
+    chain.drain()
+    (first, lines), (second, kept), *_ = seen
+    assert (first[3:], second[3:]) == (["text", "metadata.score"], ["metadata.score"])
+    assert kept == lines

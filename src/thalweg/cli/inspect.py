@@ -38,12 +38,15 @@ def command(
 
     TARGET is the folder of a record set, file.py:name for a feed or loader in a Python file (imported, never run as
     a script), or a file of settings (data.yaml, data.yaml:val) with words such as train.batch.size=2 behind it.
-    Without a terminal, trained tokens stand in brackets.
+    Without a terminal, trained tokens stand in brackets. Of a file or folder of documents (JSONL, Parquet, CSV,
+    Arrow, WARC, packed or not) the documents are shown.
     """
     from thalweg.check.inspect import inspect  # noqa: PLC0415 (numpy is needed for the look, not for --help)
     from thalweg.check.target import load_target, split_settings  # noqa: PLC0415
     from thalweg.check.terminal import show  # noqa: PLC0415
 
+    if not words and _documents(target, row or 0, count, as_json):
+        return
     settings = split_settings(target) is not None
     thing = load_target(target, words) if settings or words else target
     report = inspect(thing, step, rank, count, world=world, row=row, tokenizer=tokenizer)
@@ -54,3 +57,22 @@ def command(
         print_json(with_settings(report.to_dict(), thing))
     elif html is None:
         show(report)
+
+
+def _documents(target: str, row: int, count: int, as_json: bool) -> bool:
+    """Show the documents of a target that holds some and is no record set; say whether it does."""
+    from thalweg.check.documents import documents, files_with_documents, text_of  # noqa: PLC0415
+    from thalweg.store.records import place  # noqa: PLC0415
+
+    path = Path(target)
+    if not path.exists() or (path.is_dir() and (place.generations(path) or place.declarations(path))):
+        return False
+    files = files_with_documents(target)
+    if not files:
+        return False
+    found = documents(files, row, count)
+    if as_json:
+        print_json(found)
+    else:
+        click.echo(text_of(found))
+    return True

@@ -13,16 +13,16 @@ from thalweg.cli.output import json_option, print_json
 
 @click.command()
 @click.argument("logging_dirs", nargs=-1, required=True, metavar="LOGGING_DIR...")
-@click.option("--follow", is_flag=True, help="Show again until all ranks are complete.")
+@click.option("--follow", is_flag=True, help="Show again until all ranks have ended; exit status 1 if some failed.")
 @click.option("--every", default=2.0, show_default=True, help="Seconds between looks.")
 @json_option
 def command(logging_dirs: tuple[str, ...], follow: bool, every: float, as_json: bool) -> None:
-    """Show how far the runs in LOGGING_DIRS are."""
-    from thalweg.run.watch import look  # noqa: PLC0415
+    """Show how far the runs in LOGGING_DIRS are; a directory with runs below it stands for all of them."""
+    from thalweg.run.watch import look, runs_below  # noqa: PLC0415
 
     first: dict[str, tuple[float, int]] = {}
     while True:
-        states = [look(path) for path in logging_dirs]
+        states = [look(run) for path in logging_dirs for run in runs_below(path) or [path]]
         now = time.monotonic()
         if as_json:
             print_json([s.to_dict() for s in states])
@@ -30,7 +30,11 @@ def command(logging_dirs: tuple[str, ...], follow: bool, every: float, as_json: 
             for state in states:
                 began, size = first.setdefault(state.path, (now, state.bytes))
                 click.echo(_line(state, now - began, state.bytes - size))
-        if not follow or all(s.complete == s.tasks for s in states):
+        if not follow:
+            return
+        if all(s.complete + len(s.failed) == s.tasks and not s.running for s in states):
+            if any(s.failed for s in states):
+                raise click.exceptions.Exit(1)
             return
         time.sleep(every)
 

@@ -58,19 +58,26 @@ class Chain:
     def _in_batches(self, columnar: int, world_size: int) -> Any:
         """Put the first steps together over record batches; what follows sees documents."""
         reader, *others = self.pipeline[:columnar]
-        data: Any = reader.read_batches(columns_of(others), self.rank, world_size)
         known = columns_of(others)
-        for place, step in enumerate([None, *others]):
-            data = data if step is None else step.run_batches(data, self.rank, world_size)
-            later = {name for s in others[place:] for name in s.columns}
-            data = without(data, [name for name in known if name not in later])
-            known = tuple(name for name in known if name in later)
-            border = _BatchBorder(data)
-            self.crossed.append(border)
-            data = iter(border)
+        data: Any = self._counted(reader.read_batches(known, self.rank, world_size))
+        for place, step in enumerate(others, 1):
+            later = columns_of(others[place:])
+            spent = tuple(name for name in known if name not in later)
+            if hasattr(step, "spent"):
+                step.spent = spent
+                data = step.run_batches(data, self.rank, world_size)
+            else:
+                data = without(step.run_batches(data, self.rank, world_size), spent)
+            known = later
+            data = self._counted(data)
         if columnar == len(self.pipeline):
             return data
         return (document for batch in data for document in reader.documents_of(batch))
+
+    def _counted(self, data: Any) -> Any:
+        border = _BatchBorder(data)
+        self.crossed.append(border)
+        return iter(border)
 
     def drain(self) -> None:
         """Pull everything through."""

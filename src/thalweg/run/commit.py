@@ -16,7 +16,7 @@ import msgspec
 from thalweg.core.errors import IntegrityError, RunError
 from thalweg.run.ledger import Ledger, fenced, remove
 from thalweg.run.objects import is_far
-from thalweg.run.uploads import checksum
+from thalweg.run.uploads import NOTED, checksum
 from thalweg.store.claim import fsync_dir, fsync_file, link_once, seal, write_durable
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def publish(ledger: Ledger, rank: int, uploads: Uploads) -> None:
     fsync_dir(ledger.dir("commits"))
     home = ledger.attempts / f"{rank:05d}.{entry['attempt']}"
     if rank in ledger.marked():
-        collect(ledger, rank)
+        collect(ledger, rank, uploads)
         return
     for file in entry["files"]:
         _place(file)
@@ -112,7 +112,8 @@ def publish(ledger: Ledger, rank: int, uploads: Uploads) -> None:
         fsync_dir(folder)
     _move(home / "mark", ledger.dir("completions") / f"{rank:05d}")
     fsync_dir(ledger.dir("completions"))
-    collect(ledger, rank)
+    (home / NOTED).unlink(missing_ok=True)  # all complete
+    collect(ledger, rank, uploads)
 
 
 def _place(file: Mapping[str, Any]) -> None:
@@ -177,9 +178,10 @@ def _matching(folder: str, patterns: list[str]) -> set[str]:
     return found
 
 
-def collect(ledger: Ledger, rank: int) -> None:
-    """Remove what attempts of a marked rank have left."""
+def collect(ledger: Ledger, rank: int, uploads: Uploads) -> None:
+    """Remove what attempts of a marked rank have left, uploads included."""
     for path in ledger.attempts_of(rank):
+        uploads.end_noted(path)
         remove(path)
 
 
@@ -191,5 +193,6 @@ def sweep(ledger: Ledger, uploads: Uploads) -> list[int]:
     left = ledger.all_attempts()
     for rank in left.keys() & ledger.marked():
         for path in left[rank]:
+            uploads.end_noted(path)
             remove(path)
     return done

@@ -27,17 +27,42 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from thalweg.core.stats import PipelineStats
+    from thalweg.run.logging_dir import LoggingDir
 
 log = logging.getLogger("thalweg.run")
 INDEX = "THALWEG_ARRAY_INDEX"  # tells a hosted job its element
 
 
-def run_element(path: str, environ: Mapping[str, str]) -> list[int]:
+def place_of(home: LoggingDir) -> tuple[str, dict[str, Any]]:
+    """Give a logging directory as (path or URL, options of the file system)."""
+    return str(home), dict(getattr(home, "options", {}))
+
+
+def command_of(home: LoggingDir, launch: str) -> list[str]:
+    """Write the command of the node's side of a launch, without the interpreter.
+
+    Raises:
+        ConfigError: options of the store that cannot be written as JSON.
+    """
+    url, options = place_of(home)
+    words = ["-m", "thalweg.cli", "rank", f"{url}/{launch}/executor.pik"]
+    if not options:
+        return words
+    try:
+        return [*words, "--options", json.dumps(options)]
+    except TypeError as error:
+        raise ConfigError(
+            f"options of the store cannot be handed to a node: {error}", where=url, fix="give plain values"
+        ) from error
+
+
+def run_element(path: str, environ: Mapping[str, str], options: Mapping[str, Any] | None = None) -> list[int]:
     """Run the ranks of this element, each with its own copy of the pipeline.
 
     Args:
         path: `executor.pik` of a launch: a path or URL.
         environ: SLURM_ARRAY_TASK_ID and RUN_OFFSET, or THALWEG_ARRAY_INDEX.
+        options: of the fsspec file system of a URL.
 
     Returns: the ranks that were run; those that another copy of this element has completed are left alone.
 
@@ -48,8 +73,8 @@ def run_element(path: str, environ: Mapping[str, str]) -> list[int]:
     index = environ.get(INDEX, environ.get("SLURM_ARRAY_TASK_ID"))
     if index is None:
         raise ConfigError("SLURM_ARRAY_TASK_ID is not set", fix="this command is for the scripts of job arrays")
-    known = _launch(path)
-    ranks: list[int] = json.loads(_beside(path, "ranks_to_run.json"))
+    known = _launch(path, options)
+    ranks: list[int] = json.loads(_beside(path, "ranks_to_run.json", options))
     executor, task = known["executor"], known["task"]
     element, offset = int(index), int(environ.get("RUN_OFFSET", "0"))
     mine = ranks_of_element(ranks, element, offset, executor.tasks_per_job)
@@ -69,26 +94,26 @@ def run_element(path: str, environ: Mapping[str, str]) -> list[int]:
     return done
 
 
-def _beside(path: str, name: str) -> bytes:
-    folder, _, _ = path.rpartition("/")
-    data = logging_dir_at(folder or ".").read(name)
+def _beside(path: str, name: str, options: Mapping[str, Any] | None) -> bytes:
+    folder = path.rpartition("/")[0] or "."
+    data = logging_dir_at((folder, dict(options)) if options else folder).read(name)
     if data is None:
         raise InputError(f"there is no {name}", where=path, fix="give executor.pik of a launch")
     return data
 
 
-def _launch(path: str) -> dict[str, Any]:
-    known: dict[str, Any] = cloudpickle.loads(_beside(path, path.rpartition("/")[2]))
+def _launch(path: str, options: Mapping[str, Any] | None) -> dict[str, Any]:
+    known: dict[str, Any] = cloudpickle.loads(_beside(path, path.rpartition("/")[2], options))
     return known
 
 
-def finish(path: str) -> PipelineStats:
+def finish(path: str, options: Mapping[str, Any] | None = None) -> PipelineStats:
     """Merge the statistics and outputs of a run after its arrays have ended.
 
     Raises:
         RunError: ranks are missing; they are named.
     """
-    known = _launch(path)
+    known = _launch(path, options)
     executor, task = known["executor"], known["task"]
     task.run.sweep()
     stats: PipelineStats = executor.finish(task.run)

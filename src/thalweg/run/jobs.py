@@ -20,11 +20,11 @@ import cloudpickle
 
 from thalweg.core.errors import ConfigError
 from thalweg.core.extras import need
-from thalweg.run.element import INDEX
+from thalweg.run.credentials import refuse_credentials
+from thalweg.run.element import INDEX, command_of, place_of
 from thalweg.run.executor import LAUNCH, PipelineExecutor
 from thalweg.run.progress import Progress
 from thalweg.run.sbatch import ranks_of_element
-from thalweg.steps.folder import Folder
 from thalweg.work.processes import Failure
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("thalweg.run")
 ENDED = {"COMPLETED", "ERROR", "CANCELED", "DELETED"}
 PRIVATE = ("token", "secrets", "env", "api")  # attributes that stay in this process
-CREDENTIALS = {"key", "secret", "token", "password", "session_token", "client_kwargs"}
+_KEYS = 'leave them out and give the jobs secrets={"AWS_ACCESS_KEY_ID": ..., "AWS_SECRET_ACCESS_KEY": ...}'
 DEAF = 10  # looks at jobs that may fail in a row before the hub counts as gone
 IMAGE = "ghcr.io/astral-sh/uv:python{}-bookworm"
 
@@ -131,13 +131,12 @@ class JobsPipelineExecutor(PipelineExecutor):
         if not ranks:
             log.info("all %d ranks are complete; nothing is sent", self.tasks)
             return self.finish(task.run)
-        read = {folder.path: folder.options for step in self.pipeline for folder in _folders(step)}
-        _refuse_credentials({str(self.home): getattr(self.home, "options", {}), **read, **planned.folders})
+        refuse_credentials(_KEYS, place_of(self.home), self.pipeline, list(planned.folders.items()))
         place = f"launches/{task.run.generation:05d}.{token_hex(4)}"
         without = copy(self)
         without.depends, without.pipeline = None, []
         data = cloudpickle.dumps({"task": task, "executor": without, "signals": ()})
-        crew = _Crew(self, task, ranks, f"{self.home}/{place}/executor.pik")
+        crew = _Crew(self, task, ranks, place)
         _refuse_secrets(data, crew.secrets)
         self.home.write(f"{place}/executor.pik", data)
         self.home.write(f"{place}/ranks_to_run.json", json.dumps(ranks).encode())
@@ -145,21 +144,6 @@ class JobsPipelineExecutor(PipelineExecutor):
         with Progress(len(ranks), size, quiet=LAUNCH.quiet) as progress:
             crew.work(progress)
         return self.finish(task.run)
-
-
-def _folders(step: Any) -> list[Folder]:
-    """List the folders that a step reads from or writes to."""
-    return [value for value in getattr(step, "__dict__", {}).values() if isinstance(value, Folder)]
-
-
-def _refuse_credentials(folders: Mapping[str, Any]) -> None:
-    for place, options in folders.items():
-        if given := sorted(CREDENTIALS & set(options or ())):
-            raise ConfigError(
-                f"options of a folder may hold credentials ({', '.join(given)}), and jobs would read them from a file",
-                where=place,
-                fix='leave them out and give the jobs secrets={"AWS_ACCESS_KEY_ID": ..., "AWS_SECRET_ACCESS_KEY": ...}',
-            )
 
 
 def _refuse_secrets(data: bytes, secrets: Mapping[str, Any]) -> None:
@@ -232,7 +216,7 @@ class _Crew:
         e = self.executor
         job = self.api.run_job(
             image=e.image,
-            command=[*e.launcher, "-m", "thalweg.cli", "rank", self.place],
+            command=[*e.launcher, *command_of(e.home, self.place)],
             env={"PYTHONUNBUFFERED": "1", **e.env, INDEX: str(index)},
             secrets=self.secrets,
             flavor=e.flavor,

@@ -17,6 +17,7 @@ import numpy as np
 
 from thalweg.core.state import digest
 from thalweg.core.uses import uses
+from thalweg.run.credentials import HIDDEN, is_credential, is_place, masked
 from thalweg.steps.folder import Folder
 
 SHOWN = 12  # differences named in a message
@@ -25,8 +26,10 @@ _SKIP = {"stats", "tally", "progress", "arguments", "planned", "written"}
 
 def describe(value: Any, depth: int = 0) -> Any:
     """Write any configuration value as JSON-like data without addresses or times."""
-    if value is None or isinstance(value, bool | int | str):
+    if value is None or isinstance(value, bool | int):
         return value
+    if isinstance(value, str):
+        return masked(value)
     if isinstance(value, float):
         return repr(value)
     if depth > 8:
@@ -34,13 +37,15 @@ def describe(value: Any, depth: int = 0) -> Any:
     if isinstance(value, bytes):
         return blake2b(value, digest_size=8).hexdigest()
     if isinstance(value, Folder):
-        return value.path
+        return masked(value.path)
     if isinstance(value, Template):
         return value.template
     if isinstance(value, re.Pattern):
         return [value.pattern, value.flags]
     if isinstance(value, Mapping):
-        return {str(k): describe(v, depth + 1) for k, v in value.items()}
+        return {str(k): named(str(k), v, depth + 1) for k, v in value.items()}
+    if is_place(value):
+        return masked(value[0])
     if isinstance(value, set | frozenset):
         return sorted((describe(v, depth + 1) for v in value), key=repr)
     if isinstance(value, Sequence):
@@ -56,14 +61,21 @@ def describe(value: Any, depth: int = 0) -> Any:
     return _object(value, depth)
 
 
+def named(name: str, value: Any, depth: int = 0) -> Any:
+    """Describe a value that has a name; a credential is left out, so that a new one is no other run."""
+    return HIDDEN if is_credential(name, value) else describe(value, depth)
+
+
 def _function(fn: Any, depth: int) -> dict[str, Any]:
     plain = getattr(fn, "__func__", fn)
-    cells = [c.cell_contents for c in plain.__closure__ or () if c.cell_contents is not plain]
-    captured = [describe(v, depth + 1) for v in [*cells, *(plain.__defaults__ or ())]]
+    code, given = plain.__code__, plain.__defaults__ or ()
+    cells = zip(code.co_freevars, (c.cell_contents for c in plain.__closure__ or ()), strict=True)
+    defaults = zip(code.co_varnames[code.co_argcount - len(given) : code.co_argcount], given, strict=True)
+    captured = [named(name, v, depth + 1) for name, v in [*cells, *defaults] if v is not plain]
     out = {"function": plain.__qualname__, "code": code_digest(plain), "captured": captured}
     values, functions = uses(plain)
     if values:
-        out["uses"] = {name: describe(v, depth + 1) for name, v in values.items()}
+        out["uses"] = {name: named(name, v, depth + 1) for name, v in values.items()}
     if functions:
         out["calls"] = {f"{name}.code": code_digest(f) for name, f in functions.items()}
     return out
@@ -71,7 +83,7 @@ def _function(fn: Any, depth: int) -> dict[str, Any]:
 
 def _object(value: Any, depth: int) -> Any:
     if any(c.__name__ == "DataFolder" for c in type(value).__mro__):  # a folder of the datatrove package
-        return str(value.resolve_paths(""))
+        return masked(str(value.resolve_paths("")))
     config: dict[str, Any] = {"class": type(value).__qualname__}
     if isinstance(getattr(value, "digest", None), str):  # it says itself what decides its results
         return config | {"digest": value.digest}
@@ -82,7 +94,7 @@ def _object(value: Any, depth: int) -> Any:
     for name, given in held.items():
         if name not in _SKIP and not name.startswith("_"):
             kept = getattr(value, name, None)
-            config[name] = describe(kept if isinstance(kept, Folder) else given, depth + 1)  # folders: absolute
+            config[name] = named(name, kept if isinstance(kept, Folder) else given, depth + 1)  # folders: absolute
     if _is_users(type(value)):
         config["code"] = code_digest(type(value))
     return config

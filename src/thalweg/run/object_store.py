@@ -24,7 +24,7 @@ from thalweg.core.errors import ConfigError, RunError
 from thalweg.run.ledger import remove
 from thalweg.run.logging_dir import Attempt, LoggingDir, Made, Run, ranks_in
 from thalweg.run.objects import Objects, is_far
-from thalweg.run.uploads import Uploads
+from thalweg.run.uploads import NOTED, Uploads
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -76,7 +76,7 @@ class ObjectRun(Run):
 
     def seal(self, attempt: Attempt, made: Made) -> None:
         """Send all files as uploads; the record is kept until the commit."""
-        far = self.uploads.send(made, attempt.id, self.generation)
+        far = self.uploads.send(made, attempt, self.generation)
         entry = {"rank": attempt.rank, "attempt": attempt.id, "files": [], "far": far, "stats": dict(made.stats)}
         self._sealed[attempt.rank] = entry | {"patterns": dict(made.patterns)}
 
@@ -124,19 +124,22 @@ class ObjectRun(Run):
             self.uploads.remove_stale(entry["patterns"], entry["far"])
         self.store.put(self.key("stats", f"{rank:05d}.json"), msgspec.json.encode(entry["stats"]))
         self.store.put(self.key("completions", rank), b"")
+        for path in self.stages.glob(f"{rank:05d}.{entry['attempt']}/{NOTED}"):
+            path.unlink(missing_ok=True)  # all complete
         self._collect(rank)
 
     def _collect(self, rank: int) -> None:
         self._sealed.pop(rank, None)
         for path in self.stages.glob(f"{rank:05d}.*") if self.stages.is_dir() else ():
+            self.uploads.end_noted(path)
             remove(path)
 
     def abandon(self, attempt: Attempt) -> None:
         """End the uploads of an attempt and remove its directory."""
         entry = self._sealed.get(attempt.rank)
         if entry is not None and entry["attempt"] == attempt.id:
-            self.uploads.drop(entry["far"])
             del self._sealed[attempt.rank]
+        self.uploads.end_noted(attempt.path)
         remove(attempt.path)
 
     def sweep(self) -> list[int]:
@@ -147,6 +150,7 @@ class ObjectRun(Run):
         marked = self.marked()
         for path in self.stages.glob("*.*") if self.stages.is_dir() else ():
             if int(path.name.partition(".")[0]) in marked:
+                self.uploads.end_noted(path)
                 remove(path)
         self.tidy(marked)
         return done
@@ -343,7 +347,7 @@ class ObjectDir(LoggingDir):
         self._heard.pop(rank, None)
         if failure is not None:
             self.store.put(f"failures/{rank:05d}", failure.encode())
-        elif rank in self._noted:
+        if rank in self._noted:
             self._noted.discard(rank)
             self.store.delete(f"live/{rank:05d}")
 

@@ -15,7 +15,7 @@ from thalweg.core.errors import ConfigError, RunError
 from thalweg.core.extras import need
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 PART = 64 << 20  # bytes of one part of an upload
@@ -123,12 +123,18 @@ class Objects:
             return None
 
     # ---- uploads: bytes that are there, and no object yet
-    def upload(self, name: str, source: Path, metadata: dict[str, str]) -> tuple[str, list[str]]:
-        """Send a file without letting it appear: (upload id, tag of each part). One request, and one each 64 MiB."""
+    def upload(
+        self, name: str, source: Path, metadata: dict[str, str], begun: Callable[[str], None]
+    ) -> tuple[str, list[str]]:
+        """Send a file without letting it appear: (upload id, tag of each part). One request, and one each 64 MiB.
+
+        `begun` is called with the upload's id before any part is sent.
+        """
         key = self.root + name
         upload = str(self._call("create_multipart_upload", Key=key, Metadata=metadata)["UploadId"])
         tags: list[str] = []
         try:
+            begun(upload)
             with source.open("rb") as file:
                 while (data := file.read(PART)) or not tags:
                     place = {"UploadId": upload, "PartNumber": len(tags) + 1}

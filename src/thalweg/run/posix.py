@@ -72,7 +72,7 @@ class PosixRun(Run):
 
     def seal(self, attempt: Attempt, made: Made) -> None:
         """Sync all files and write the record."""
-        acts.record(attempt, made, self.uploads.send(made, attempt.id, self.generation))
+        acts.record(attempt, made, self.uploads.send(made, attempt, self.generation))
 
     def commit(self, attempt: Attempt) -> bool:
         """Link the record."""
@@ -84,8 +84,7 @@ class PosixRun(Run):
 
     def abandon(self, attempt: Attempt) -> None:
         """End uploads and remove directories."""
-        with suppress(FileNotFoundError):
-            self.uploads.drop(msgspec.json.decode((attempt.path / "rec").read_bytes())["far"])
+        self.uploads.end_noted(attempt.path)
         for place in attempt.places:
             remove(place)
 
@@ -149,6 +148,8 @@ class PosixDir(LoggingDir):
             if folders and not done.exists():
                 for old in ledger.commits_of(g):
                     run.uploads.erase(old.get("far", []))
+                for attempt in (self.root / f"old/g{g}/attempts").glob("[0-9]*"):
+                    run.uploads.end_noted(attempt)
                 create_once(done, b"")
         return run
 
@@ -232,9 +233,9 @@ class PosixDir(LoggingDir):
             log.debug("progress could not be noted", exc_info=True)
 
     def ended(self, rank: int, failure: str | None) -> None:
-        """Forget progress of a rank that is complete; why one failed is in its log."""
-        if failure is None:
-            (self.root / "live" / f"{rank:05d}").unlink(missing_ok=True)
+        """Forget progress; why a rank failed is in its log."""
+        del failure
+        (self.root / "live" / f"{rank:05d}").unlink(missing_ok=True)
 
     def heard(self, ranks: set[int]) -> dict[int, tuple[int, int, float]]:
         """Read the notes."""

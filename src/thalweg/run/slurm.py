@@ -19,18 +19,21 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 from thalweg.core.errors import ConfigError, RunError
+from thalweg.run.credentials import refuse_credentials
+from thalweg.run.element import command_of, place_of
 from thalweg.run.executor import PipelineExecutor, merge_stats
+from thalweg.run.posix import PosixDir
 from thalweg.run.sbatch import Resources, array_option, arrays, dependency, environment_lines, script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
     from thalweg.core.stats import PipelineStats
     from thalweg.run.plan import Plan
     from thalweg.run.task import Task
 
 log = logging.getLogger("thalweg.run")
+_KEYS = "leave them out and set them in the environment (AWS_ACCESS_KEY_ID, ...): sbatch hands it on to the nodes"
 NOTHING = "-1"  # job id where everything is complete
 
 
@@ -39,7 +42,8 @@ class SlurmPipelineExecutor(PipelineExecutor):
 
     Args:
         pipeline, tasks, logging_dir, skip_completed, depends, randomize_start_duration, run_on_dependency_fail,
-            adopt: see `PipelineExecutor`. `logging_dir` must be on a file system that all nodes see.
+            adopt: see `PipelineExecutor`. `logging_dir` must be where all nodes reach it: a file system that they see,
+            or s3:// with the credentials in the environment, which `sbatch` hands on.
         time: limit of one element, as `sbatch` takes it.
         partition, qos, cpus_per_task, mem_per_cpu_gb, gpus_per_task, mail_type, mail_user, sbatch_args: as `sbatch`.
         workers: elements at once; -1 for no limit.
@@ -50,7 +54,8 @@ class SlurmPipelineExecutor(PipelineExecutor):
         stagger_max_array_jobs: seconds between submissions of arrays.
         depends_job_id: a job to wait for, besides `depends`.
         job_id_position, job_id_retriever: where in the answer of `sbatch` the job id stands.
-        slurm_logs_folder: logs of the elements; default: below `logging_dir`.
+        slurm_logs_folder: logs of the elements, on a file system that all nodes see; default: below `logging_dir`, or
+            below the working directory where that is a URL.
         requeue, requeue_signals: put an element back into the queue when the node fails, or on these signals.
         srun_args, with_srun: options of `srun`, and whether it is used.
         tasks_per_job: ranks in one element, one after the other.
@@ -113,7 +118,8 @@ class SlurmPipelineExecutor(PipelineExecutor):
         self.parallel, self.stagger = max_array_launch_parallel, stagger_max_array_jobs
         self.depends_job_id = depends_job_id
         self.job_id_position, self.job_id_retriever = job_id_position, job_id_retriever
-        self.slurm_logs_folder = slurm_logs_folder or str(self.logging_dir / "slurm_logs")
+        near = str(self.home) if isinstance(self.home, PosixDir) else os.getcwd()  # noqa: PTH109
+        self.slurm_logs_folder = slurm_logs_folder or f"{near}/slurm_logs"
         self.requeue_signals = tuple(requeue_signals)
         self.srun = " ".join(f"--{k}={v}" for k, v in (srun_args or {}).items()) if with_srun else None
         self.job_ids: list[str] = []
@@ -129,20 +135,20 @@ class SlurmPipelineExecutor(PipelineExecutor):
 
     def launch(self, task: Task, planned: Plan) -> PipelineStats:
         """Submit arrays for the missing ranks, and the job that merges their statistics."""
-        del planned
         marked = task.run.marked()
         ranks = [rank for rank in range(self.tasks) if rank not in marked]
         if not ranks:
             log.info("all %d ranks are complete; nothing is submitted", self.tasks)
             self.job_id, self.job_ids = NOTHING, []
             return self.finish(task.run)
-        home = self.logging_dir / "launches" / f"{task.run.generation:05d}.{token_hex(4)}"
-        home.mkdir(parents=True)
+        refuse_credentials(_KEYS, place_of(self.home), self.pipeline, list(planned.folders.items()))
+        launch = f"launches/{task.run.generation:05d}.{token_hex(4)}"
         pickled = {"task": task, "executor": self._without_the_chain(), "signals": self.requeue_signals}
-        (home / "executor.pik").write_bytes(cloudpickle.dumps(pickled))
-        (home / "ranks_to_run.json").write_text(json.dumps(ranks))
-        self._submit_arrays(home, len(ranks))
-        self._submit_merge(home)
+        self.home.write(f"{launch}/executor.pik", cloudpickle.dumps(pickled))
+        self.home.write(f"{launch}/ranks_to_run.json", json.dumps(ranks).encode())
+        os.makedirs(self.slurm_logs_folder, exist_ok=True)  # noqa: PTH103
+        self._submit_arrays(launch, len(ranks))
+        self._submit_merge(launch)
         log.info("submitted %s, statistics by %s", ", ".join(self.job_ids), self.merge_job_id)
         return merge_stats(self.home)
 
@@ -152,11 +158,10 @@ class SlurmPipelineExecutor(PipelineExecutor):
         alone.depends, alone.job_id_retriever = None, None
         return alone
 
-    def _submit_arrays(self, home: Path, ranks: int) -> None:
-        os.makedirs(self.slurm_logs_folder, exist_ok=True)  # noqa: PTH103
+    def _submit_arrays(self, launch: str, ranks: int) -> None:
         options = self.resources.arguments(self.job_name, f"{self.slurm_logs_folder}/%A_%a.out")
-        command = [self.python, "-m", "thalweg.cli", "rank", str(home / "executor.pik")]
-        (home / "launch_script.slurm").write_text(script(options, self.enter, command, self.srun))
+        command = [self.python, *command_of(self.home, launch)]
+        text = script(options, self.enter, command, self.srun)
         self.job_ids = []
         for number, (offset, size) in enumerate(arrays(ranks, self.tasks_per_job, self.max_array_size)):
             if number and self.stagger:
@@ -165,7 +170,7 @@ class SlurmPipelineExecutor(PipelineExecutor):
             if self.job_ids and not self.parallel:
                 waits.append(dependency("afterany", [self.job_ids[-1]]))
             given = [f"--array={array_option(size, self.workers)}", f"--export=ALL,RUN_OFFSET={offset}"]
-            self.job_ids.append(self._sbatch([*given, *_wait(waits)], home / "launch_script.slurm"))
+            self.job_ids.append(self._sbatch([*given, *_wait(waits)], f"{launch}/launch_script.slurm", text))
         self.job_id = self.job_ids[-1]
 
     def _dependencies(self) -> list[str]:
@@ -176,23 +181,34 @@ class SlurmPipelineExecutor(PipelineExecutor):
             waits.append(dependency(kind, [before.merge_job_id]))
         return waits
 
-    def _submit_merge(self, home: Path) -> None:
+    def _submit_merge(self, launch: str) -> None:
         """The merge waits for all arrays, however they end, and fails itself when ranks are missing."""
         keep = {"partition", "time", "qos", "requeue", "no-requeue", "open-mode"}
         options = self.resources.arguments(f"{self.job_name}-stats", f"{self.slurm_logs_folder}/%j_stats.out")
         options = {k: v for k, v in options.items() if k in keep | {"job-name", "output", "error"}}
-        command = [self.python, "-m", "thalweg.cli", "rank", str(home / "executor.pik"), "--finish"]
-        (home / "finish_script.slurm").write_text(script(options, self.enter, command, None))
+        command = [self.python, *command_of(self.home, launch), "--finish"]
+        text = script(options, self.enter, command, None)
         waits = [dependency("afterany", self.job_ids)]
-        self.merge_job_id = self._sbatch(_wait(waits), home / "finish_script.slurm")
+        self.merge_job_id = self._sbatch(_wait(waits), f"{launch}/finish_script.slurm", text)
 
-    def _sbatch(self, options: list[str], path: Path) -> str:
+    def _sbatch(self, options: list[str], name: str, text: str) -> str:
+        """Submit a script: kept in the logging directory, read by `sbatch` from there or, of a URL, from its input."""
+        self.home.write(name, text.encode())
+        path = [f"{self.home}/{name}"] if isinstance(self.home, PosixDir) else []
         if shutil.which("sbatch") is None:
             raise RunError("there is no `sbatch` on this machine", fix="submit from a login node of the cluster")
-        done = subprocess.run(["sbatch", *options, str(path)], capture_output=True, text=True, check=False)  # noqa: S603, S607
+        done = subprocess.run(  # noqa: S603
+            ["sbatch", *options, *path],  # noqa: S607
+            input=None if path else text,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if done.returncode:
             raise RunError(
-                f"sbatch refused: {done.stderr.strip()}", where=str(path), fix="see the script and its options"
+                f"sbatch refused: {done.stderr.strip()}",
+                where=f"{self.home}/{name}",
+                fix="see the script and its options",
             )
         if self.job_id_retriever is not None:
             return self.job_id_retriever(done.stdout)

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import xxhash
 
 from thalweg.core.errors import IntegrityError
@@ -20,7 +23,9 @@ from thalweg.run.objects import Objects, is_far
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from thalweg.run.logging_dir import Made
+    from thalweg.run.logging_dir import Attempt, Made
+
+NOTED = "uploads"  # file of an attempt's directory: a line for each upload it has begun
 
 
 @dataclass
@@ -36,8 +41,12 @@ class Uploads:
     def _at(self, final: str) -> Objects:
         return Objects(final, dict(self.folders.get(final) or {}))
 
-    def send(self, made: Made, attempt: str, generation: int) -> list[dict[str, Any]]:
-        """Upload what an attempt made for remote folders; gives the entries of its record."""
+    def send(self, made: Made, attempt: Attempt, generation: int) -> list[dict[str, Any]]:
+        """Upload what an attempt made for remote folders; gives the entries of its record.
+
+        Each upload is noted in the attempt's directory before its bytes are sent: whoever removes the directory of an
+        attempt that was killed ends them (`end_noted`), also those whose names tell no rank.
+        """
         entries: list[dict[str, Any]] = []
         try:
             for final in filter(is_far, made.stages):
@@ -48,12 +57,22 @@ class Uploads:
                     key = name if final in made.kept else named(name, generation)
                     entry: dict[str, Any] = {"folder": final, "name": key, "to": f"{final}/{key}"}
                     entry |= {"bytes": path.stat().st_size, "xxh3": summed or checksum(str(path))}
-                    entry["upload"], entry["tags"] = store.upload(key, path, {"attempt": attempt})
+                    entry["upload"], entry["tags"] = store.upload(
+                        key, path, {"attempt": attempt.id}, partial(_note, attempt.path, final, key)
+                    )
                     entries.append(entry)
         except BaseException:
             self.drop(entries)
             raise
         return entries
+
+    def end_noted(self, attempt: Path) -> None:
+        """End the uploads that a removed attempt has begun; those that are complete or ended are fine."""
+        with suppress(FileNotFoundError):
+            for line in (attempt / NOTED).read_bytes().splitlines():
+                with suppress(msgspec.DecodeError):  # killed while it noted one
+                    folder, name, upload = msgspec.json.decode(line, type=tuple[str, str, str])
+                    self._at(folder).abort(name, upload)
 
     def complete(self, entries: list[dict[str, Any]], attempt: str) -> str | None:
         """Let uploads appear; gives the URL of the first that can't, because a newer generation ended it."""
@@ -95,6 +114,11 @@ class Uploads:
                 ranks = {int(digits) for digits in re.findall(r"\d{5,}", name)} & marked
                 if any(_belongs(commit_of(rank), final, name) for rank in ranks):
                     store.abort(name, upload)
+
+
+def _note(attempt: Path, folder: str, name: str, upload: str) -> None:
+    with (attempt / NOTED).open("ab") as file:
+        file.write(msgspec.json.encode((folder, name, upload)) + b"\n")
 
 
 def _refuse_other_size(size: int, path: Path) -> None:

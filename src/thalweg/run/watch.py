@@ -6,7 +6,9 @@ ranks.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from thalweg.core.errors import InputError
@@ -60,6 +62,18 @@ class RunState:
             "bytes": self.bytes,
             "size": self.size,
         }
+
+
+def runs_below(place: str) -> list[str]:
+    """List the logging directories below a directory that is none itself, sorted; none is looked for inside one."""
+    if "://" in place or (Path(place) / "runs").is_dir() or not Path(place).is_dir():
+        return []
+    found: list[str] = []
+    for folder, inner, _ in os.walk(place):
+        if "runs" in inner and any(Path(folder, "runs").glob("*.json")):
+            found.append(folder)
+            inner.clear()
+    return sorted(found)
 
 
 def look(logging_dir: Any) -> RunState:

@@ -1,8 +1,9 @@
 """Rows in columns: steps that take Arrow record batches, and the ways from lines to batches and back to documents.
 
-A batch of JSONL holds `line` (the original bytes, newline included), `unit`, `row`, and the columns that were asked
-for ("text", "metadata.score", ...). Decides when a chain runs in batches. What is not asked for is never decoded, and
-a row that nothing changed is written as the bytes that were read.
+A batch of JSONL holds `line` (the original bytes, newline included; a dictionary column, so that dropping rows copies
+no byte), `unit`, `row`, and the columns that were asked for ("text", "metadata.score", ...). Decides when a chain runs
+in batches. What is not asked for is never decoded, and a row that nothing changed is written as the bytes that were
+read.
 """
 
 from __future__ import annotations
@@ -13,8 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import msgspec
 import numpy as np
 import pyarrow as pa
-
-from thalweg.steps.readers.lines import NEWLINE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -72,8 +71,8 @@ def batch_prefix(pipeline: Sequence[Any]) -> int:
 
 
 def columns_of(steps: Sequence[Any]) -> tuple[str, ...]:
-    """Collect what steps look at, "text" first."""
-    return tuple(dict.fromkeys(["text", *(name for step in steps for name in step.columns)]))
+    """Collect what steps look at."""
+    return tuple(dict.fromkeys(name for step in steps for name in step.columns))
 
 
 def row_type(columns: Sequence[str]) -> Any:
@@ -117,21 +116,47 @@ def without(data: Iterator[Any], columns: Sequence[str]) -> Iterator[Any]:
 
 def line_array(block: bytes) -> tuple[pa.LargeBinaryArray, NDArray[np.int64]]:
     """Give the lines of a block as an Arrow array over its bytes, without a copy, and their offsets."""
-    ends = np.flatnonzero(np.frombuffer(block, np.uint8) == NEWLINE) + 1
-    offsets = np.concatenate([[0], ends]).astype(np.int64)
-    if offsets[-1] != len(block):
-        offsets = np.append(offsets, len(block))
-    buffers = [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(block)]
+    ends, find, at = [0], block.find, 0
+    while at := find(b"\n", at) + 1:  # half the time of a search by numpy, which looks at each byte twice
+        ends.append(at)
+    if ends[-1] != len(block):
+        ends.append(len(block))
+    offsets = np.array(ends, np.int64)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(block)]
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, buffers), offsets
 
 
-def bytes_of(lines: pa.Array) -> memoryview:
-    """Give the bytes of consecutive lines as they lie in memory."""
-    _, offsets, values = lines.buffers()
-    at = np.frombuffer(offsets, np.int64, len(lines) + 1, lines.offset * 8)
-    return memoryview(values)[int(at[0]) : int(at[-1])] if len(lines) else memoryview(b"")
+def rows_of(lines: pa.Array) -> pa.DictionaryArray:
+    """Give all lines of a block as a column whose rows can be dropped without copying bytes."""
+    return pa.DictionaryArray.from_arrays(numbers(np.arange(len(lines), dtype=np.int32)), lines)
+
+
+def bytes_of(lines: pa.Array) -> bytes | memoryview:
+    """Give the bytes of the lines that are left: a view where they are consecutive, else joined."""
+    if not len(lines):
+        return b""
+    lines = lines if isinstance(lines, pa.DictionaryArray) else rows_of(lines)
+    _, offsets, values = lines.dictionary.buffers()
+    count, offset = len(lines.dictionary), lines.dictionary.offset
+    view, at = memoryview(values), np.frombuffer(offsets, np.int64, count + 1, offset * 8)
+    rows = np.asarray(lines.indices)
+    breaks = np.flatnonzero(np.diff(rows) != 1)
+    starts = at[rows[np.concatenate([[0], breaks + 1])]].tolist()
+    stops = at[rows[np.append(breaks, -1)] + 1].tolist()
+    if len(starts) == 1:
+        return view[starts[0] : stops[0]]
+    return b"".join([view[a:b] for a, b in zip(starts, stops, strict=True)])
+
+
+def numbers(values: NDArray[Any]) -> pa.Array:
+    """Give a numpy array as an Arrow array over its memory."""
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
 
 
 def column(values: list[Any], name: str) -> pa.Array:
     """Make an Arrow array of a column's values; text is text, other types are what the values are."""
-    return pa.array(values, pa.large_string()) if name == "text" else pa.array(values)
+    if name == "text":
+        return pa.array(values, pa.large_string())
+    if set(map(type, values)) == {float}:
+        return numbers(np.array(values))
+    return pa.array(values)

@@ -35,6 +35,7 @@ class ColumnFilter(PipelineStep):
     type = "filter"
     name = "Columns"
     prefers_batches = takes_batches = True
+    spent: tuple[str, ...] = ()  # columns that no later step looks at: they go before rows are copied
 
     def __init__(
         self, function: Callable[[Any], Any], columns: Sequence[str] = ("text",), reason: str = "filtered"
@@ -46,7 +47,8 @@ class ColumnFilter(PipelineStep):
         """Yield the rows that are kept."""
         del rank, world_size
         for batch in data:
-            kept = batch.filter(self._mask(batch))
+            mask = self._mask(batch)
+            kept = batch.drop_columns(list(self.spent)).filter(mask)
             if kept.num_rows < batch.num_rows:
                 self.drop(self.reason, batch.num_rows - kept.num_rows)
             if kept.num_rows:

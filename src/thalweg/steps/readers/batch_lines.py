@@ -13,11 +13,13 @@ import pyarrow as pa
 
 from thalweg.core.document import ROW, UNIT
 from thalweg.plan.shard import deal
-from thalweg.steps.batches import LINE, column, line_array, row_type, values_of
+from thalweg.steps.batches import LINE, column, line_array, numbers, row_type, rows_of, values_of
 from thalweg.steps.readers.json_lines import BadLine, Repairs, rows_of_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from numpy.typing import NDArray
 
     from thalweg.plan.shard import Unit
     from thalweg.steps.readers.jsonl import JsonlReader
@@ -32,7 +34,8 @@ class BatchLines:
         names = {"text": text_key, "id": id_key}
         self.columns = columns
         self.fields = [names.get(name, name) for name in columns]
-        self.decode = msgspec.json.Decoder(row_type(self.fields)).decode_lines
+        self.text = text_key
+        self.decode = msgspec.json.Decoder(row_type([text_key, *self.fields])).decode_lines
 
     def read(self, rank: int, world_size: int) -> Iterator[pa.RecordBatch]:
         """Give the batches of this rank, one a block."""
@@ -58,21 +61,20 @@ class BatchLines:
             rows = []
         if len(rows) != n:
             return self._carefully(block, unit, first)
-        values = [values_of(rows, name) for name in self.fields]
-        keep = np.fromiter(map(bool, values[0]), bool, n)
-        return self._finish(lines, values, keep, unit, np.arange(first, first + n)), n
+        return self._finish(lines, rows, unit, np.arange(first, first + n)), n
 
-    def _finish(self, lines: Any, values: list[list[Any]], keep: Any, unit: Unit, rows: Any) -> pa.RecordBatch:
+    def _finish(self, lines: Any, decoded: list[Any], unit: Unit, rows: NDArray[np.int64]) -> pa.RecordBatch:
         tally = self.reader.stats.tally
-        tally.made += len(keep)
-        arrays = [column(v, name) for v, name in zip(values, self.columns, strict=True)]
-        start = pa.array([str(max(unit.start, 0))]).dictionary_encode()
-        places = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(keep), np.int32)), start.dictionary)
-        batch = pa.RecordBatch.from_arrays([lines, places, pa.array(rows), *arrays], [LINE, UNIT, ROW, *self.columns])
-        batch = batch.replace_schema_metadata({"file": unit.file})
-        if not keep.all():
-            tally.drop("no_text", int((~keep).sum()))
-            batch = batch.filter(pa.array(keep))
+        tally.made += len(decoded)
+        arrays = [column(values_of(decoded, f), name) for f, name in zip(self.fields, self.columns, strict=True)]
+        start = pa.array([str(max(unit.start, 0))])
+        places = pa.DictionaryArray.from_arrays(numbers(np.zeros(len(decoded), np.int32)), start)
+        columns = [rows_of(lines), places, numbers(rows), *arrays]
+        batch = pa.RecordBatch.from_arrays(columns, [LINE, UNIT, ROW, *self.columns], metadata={"file": unit.file})
+        texts = values_of(decoded, self.text)
+        if not all(texts):
+            tally.drop("no_text", sum(1 for text in texts if not text))
+            batch = batch.filter(pa.array(list(map(bool, texts))))
         return batch
 
     def _carefully(self, block: bytes, unit: Unit, first: int) -> tuple[pa.RecordBatch, int]:
@@ -96,7 +98,5 @@ class BatchLines:
                 good.append((number, msgspec.json.encode(data) + b"\n"))
         fresh = b"".join(line for _, line in good)
         decoded = self.decode(fresh) if fresh else []
-        values = [values_of(decoded, name) for name in self.fields]
-        keep = np.fromiter(map(bool, values[0]), bool, len(good))
         array = line_array(fresh)[0] if fresh else pa.array([], pa.large_binary())
-        return self._finish(array, values, keep, unit, np.array([n for n, _ in good], np.int64)), lines
+        return self._finish(array, decoded, unit, np.array([n for n, _ in good], np.int64)), lines

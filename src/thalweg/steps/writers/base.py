@@ -60,6 +60,8 @@ class DiskWriter(PipelineStep):
         self.custom_adapter = adapter is not None
         self.adapter: Callable[..., dict[str, Any]] = MethodType(adapter, self) if adapter else self._default_adapter
         self.expand_metadata, self.save_media_bytes = expand_metadata, save_media_bytes
+        own = type(self)._default_adapter is not DiskWriter._default_adapter  # noqa: SLF001  (a subclass's)
+        self.plain = not (self.custom_adapter or expand_metadata or own)
         self.max_file_size = -1 if max_file_size == -1 else to_bytes(max_file_size)
         self._open: dict[str, Any] = {}
         self._turn: dict[str, int] = {}
@@ -79,6 +81,15 @@ class DiskWriter(PipelineStep):
             else:
                 data["metadata"] = document.metadata
         return data
+
+    def rows(self, documents: list[Document]) -> list[dict[str, Any]]:
+        """Give what is written of each document."""
+        if self.plain and not any(d.media for d in documents):  # the ordinary case, without a call for each
+            return [
+                {"text": d.text, "id": d.id, "metadata": d.metadata} if d.metadata else {"text": d.text, "id": d.id}
+                for d in documents
+            ]
+        return list(map(self.adapter, documents))
 
     def file_of(self, document: Document, rank: int) -> str:
         """Name the file of a document, before rotation.

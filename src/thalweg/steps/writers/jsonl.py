@@ -65,7 +65,6 @@ class JsonlWriter(DiskWriter):
         name = name if name.endswith(ending) else name + ending
         super().__init__(output_folder, name, adapter, expand_metadata, max_file_size, save_media_bytes)
         self.compression = compression
-        self.plain = not self.custom_adapter and not expand_metadata
         self.takes_batches = self.plain and not self._per_document
         self.level = LEVELS.get(compression or "", 0) if level is None else level
 
@@ -75,24 +74,14 @@ class JsonlWriter(DiskWriter):
 
     def append(self, file: Compressed, documents: list[Document]) -> None:
         """Encode and write; on a value that cannot be written, find it, and repair what can be repaired."""
-        rows = self._rows(documents)
+        rows = self.rows(documents)
+        for media in [row["media"] for row in rows if row.get("media")]:
+            _bytes_as_text(media)
         try:
             data = _encoder.encode_lines(rows)
         except UnicodeEncodeError:
             data = b"".join(self._repaired(row) for row in rows)
         file.write(data)
-
-    def _rows(self, documents: list[Document]) -> list[dict[str, Any]]:
-        if self.plain and not any(d.media for d in documents):  # the ordinary case, without a call for each
-            return [
-                {"text": d.text, "id": d.id, "metadata": d.metadata} if d.metadata else {"text": d.text, "id": d.id}
-                for d in documents
-            ]
-        rows = list(map(self.adapter, documents))
-        for row in rows:
-            if row.get("media"):
-                _bytes_as_text(row["media"])
-        return rows
 
     def _repaired(self, row: dict[str, Any]) -> bytes:
         try:
@@ -110,7 +99,7 @@ class JsonlWriter(DiskWriter):
                 file = self._current(name)
                 lines = bytes_of(batch.column(LINE))
                 file.write(lines)
-                if lines[-1] != NEWLINE:  # the end of a file that ends without one
+                if len(lines) and lines[-1] != NEWLINE:  # the end of a file that ends without one
                     file.write(b"\n")
                 if self.max_file_size > 0 and self.written(file) >= self.max_file_size:
                     self._rotate(name)

@@ -75,7 +75,7 @@ class ParquetWriter(DiskWriter):
 
     def append(self, file: _Open, documents: list[Document]) -> None:
         """Gather documents and write whole batches."""
-        file.rows += map(self.adapter, documents)
+        file.rows += self.rows(documents)
         while len(file.rows) >= self.batch_size:
             rows, file.rows = file.rows[: self.batch_size], file.rows[self.batch_size :]
             self._write(file, rows)
@@ -89,10 +89,10 @@ class ParquetWriter(DiskWriter):
             file.writer = pq.ParquetWriter(file.raw, file.schema, use_dictionary=False, **self.options)
         _refuse_new_fields(rows, file.schema)
         try:
-            batch = pa.RecordBatch.from_pylist(rows, schema=file.schema)
+            batch = batch_of(rows, file.schema)
         except UnicodeEncodeError:
             self.stat_update("repaired_surrogate")
-            batch = pa.RecordBatch.from_pylist([repair(row) for row in rows], schema=file.schema)
+            batch = batch_of([repair(row) for row in rows], file.schema)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
             raise _misfit(rows, file.schema, error) from error
         file.writer.write_batch(batch)
@@ -132,9 +132,27 @@ def schema_of(rows: list[dict[str, Any]]) -> Any:
     return pa.schema(fields)
 
 
+def batch_of(rows: list[dict[str, Any]], schema: Any) -> Any:
+    """Make a record batch of rows, an object's fields each in one call: half the time of one call a row."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    columns: list[Any] = []
+    for field_ in schema:
+        values = [row.get(field_.name) for row in rows]
+        if pa.types.is_struct(field_.type) and {dict}.issuperset(map(type, values)) and field_.type.num_fields:
+            inner = [pa.array([v.get(f.name) for v in values], f.type) for f in field_.type]
+            columns.append(pa.StructArray.from_arrays(inner, fields=list(field_.type)))
+        else:
+            columns.append(pa.array(values, field_.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
 def _refuse_new_fields(rows: list[dict[str, Any]], schema: Any) -> None:
     known = set(schema.names)
     inner = {f.name: {g.name for g in f.type} for f in schema if str(f.type).startswith("struct")}
+    used = {name: set[str]().union(*[row.get(name) or () for row in rows]) for name in inner}
+    if known.issuperset(set[str]().union(*rows)) and all(keys >= used[name] for name, keys in inner.items()):
+        return
     for row in rows:
         extra = [k for k in row if k not in known]
         extra += [f"{name}.{k}" for name, keys in inner.items() for k in (row.get(name) or {}) if k not in keys]

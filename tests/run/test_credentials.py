@@ -1,0 +1,114 @@
+"""Credentials never stand in a run's record, however deep a step holds them, and no launch writes them to a file."""
+
+import json
+
+import pytest
+
+from thalweg.core.errors import ConfigError
+from thalweg.run import SlurmPipelineExecutor
+from thalweg.run.credentials import refuse_credentials
+from thalweg.run.manifest import describe_pipeline, differences
+from thalweg.steps import JsonlReader, JsonlWriter, LambdaFilter
+
+SECRET = "wJalrXUtnFEMI-K7MDENG"
+OPTIONS = {"key": "AKIAIOSFODNN7EXAMPLE", "secret": SECRET}
+API_KEY = SECRET
+
+
+class Asks:
+    def __init__(self, secret, eos_token="</s>"):
+        self.api_key, self.eos_token, self.by_name = secret, eos_token, {"db_password": secret, "size": 3}
+
+    def __call__(self, data, rank, world_size):
+        yield from data
+
+
+def pipelines(secret=SECRET):
+    """Each holds a credential in another place."""
+    options = OPTIONS | {"secret": secret}
+    far = ("s3://bucket/out", options)
+
+    def closure(doc, token=secret):
+        return token and options and doc
+
+    return {
+        "reader": JsonlReader(("s3://bucket/in", options)),
+        "writer": JsonlWriter(far),
+        "exclusion writer": LambdaFilter(len, exclusion_writer=JsonlWriter(far)),
+        "quarantine": JsonlReader("in", on_error="quarantine", quarantine=far),
+        "nested options": JsonlWriter(("s3://bucket/out", {"client_kwargs": {"aws_secret_access_key": secret}})),
+        "URL": JsonlReader(f"ftp://me:{secret}@host/in"),
+        "object": Asks(secret),
+        "function": LambdaFilter(closure),
+        "pair in a function": LambdaFilter(lambda doc: far and doc),
+    }
+
+
+def uses_a_global(doc):
+    return API_KEY and doc
+
+
+@pytest.mark.parametrize("place", pipelines())
+def test_no_credential_is_in_the_record_of_a_run_and_a_new_one_is_no_other_run(place):
+    known = describe_pipeline([pipelines()[place]])
+    assert SECRET not in json.dumps(known)
+    assert OPTIONS["key"] not in json.dumps(known)
+    assert differences({"steps": known}, {"steps": describe_pipeline([pipelines("another")[place]])}) == []
+
+
+def test_a_credential_at_the_top_of_a_script_is_not_in_the_record():
+    assert SECRET not in json.dumps(describe_pipeline([LambdaFilter(uses_a_global)]))
+
+
+def test_what_only_sounds_like_a_credential_still_belongs_to_the_run():
+    a, b = (describe_pipeline([Asks(SECRET, eos)]) for eos in ("</s>", "<end>"))
+    assert differences({"steps": a}, {"steps": b}) == ["steps.0:Asks.eos_token: '</s>' -> '<end>'"]
+    keys = [describe_pipeline([JsonlReader("in", default_metadata={"key": key})]) for key in "ab"]
+    assert len(differences({"steps": keys[0]}, {"steps": keys[1]})) == 1
+
+
+IN_OPTIONS = ["reader", "writer", "exclusion writer", "quarantine", "nested options", "function", "pair in a function"]
+
+
+@pytest.mark.parametrize("place", IN_OPTIONS)
+def test_options_with_credentials_are_refused_at_any_depth_and_the_value_is_not_told(place):
+    if place == "function":
+        steps = [lambda data, rank, world_size, far=("s3://b/c", OPTIONS): data]
+    else:
+        steps = [pipelines()[place]]
+    with pytest.raises(ConfigError, match="may hold credentials") as told:
+        refuse_credentials("do not", steps)
+    assert SECRET not in str(told.value)
+
+
+def test_options_without_credentials_pass():
+    plain = ("s3://bucket/out", {"endpoint_url": "http://x", "config_kwargs": {"retries": {"max_attempts": 1}}})
+    step = Asks("x")
+    del step.api_key, step.by_name
+    refuse_credentials("-", [JsonlWriter(plain), step, LambdaFilter(lambda doc: {"key": 1} and doc)], plain)
+
+
+def test_folders_of_the_datatrove_package_are_looked_into():
+    pytest.importorskip("s3fs")
+    io = pytest.importorskip("datatrove.io")
+    folder = io.DataFolder("s3://bucket/out", **OPTIONS)
+    step = Asks("x")
+    step.output_folder = folder
+    assert SECRET not in json.dumps(describe_pipeline([step]))
+    with pytest.raises(ConfigError, match=r"may hold credentials \(key, secret\)"):
+        refuse_credentials("-", [step])
+
+
+def test_a_launch_on_a_cluster_refuses_them_before_it_writes_anything(tmp_path, corpus):
+    options = {"key": "test", "secret": "test", "endpoint_url": "http://127.0.0.1:9"}
+    steps = [
+        JsonlReader(str(corpus)),
+        LambdaFilter(bool, on_error="quarantine", quarantine=str(tmp_path / "bad")),
+        lambda data, rank, world_size, other=("s3://bucket/words", options): data,
+        JsonlWriter(str(tmp_path / "out")),
+    ]
+    executor = SlurmPipelineExecutor(steps, 2, "1:00", "p", logging_dir=str(tmp_path / "log"))
+    with pytest.raises(ConfigError, match="sbatch hands it on"):
+        executor.run()
+    written = [p for p in (tmp_path / "log").rglob("*") if p.is_file()]
+    assert not [p for p in written if p.suffix == ".pik"]

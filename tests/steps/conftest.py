@@ -1,0 +1,6 @@
+"""Modules that tests of steps share."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
