@@ -9,6 +9,7 @@ import json
 import logging
 import random
 from abc import abstractmethod
+from itertools import count
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from thalweg.steps.step import Documents, PipelineStep
 from thalweg.store.codec import codec_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 log = logging.getLogger("thalweg.steps")
 
@@ -266,7 +267,7 @@ class BaseDiskReader(BaseReader):
         path, start = unit.file, max(unit.start, 0)
         full = self.data_folder.full(path)
         prefix = path if start == 0 else f"{path}/@{start}"
-        quick = self._plain(rows, prefix, full, str(start), first) if self.plain else iter(rows)
+        quick = self.quick(zip(count(first), rows), prefix, full, str(start)) if self.plain else iter(rows)
         before, made, lengths = self.stats.tally.made, 0, [0] * 0
         try:
             for row, data in enumerate(quick, first):
@@ -291,10 +292,10 @@ class BaseDiskReader(BaseReader):
             return None
         return self.document(data, prefix, row, row=row, seen=seen)
 
-    def _plain(self, rows: list[Any], prefix: str, full: str, unit: str, first: int) -> Iterator[Any]:
-        """Make the documents of ordinary rows at once; hand on every other row as it is."""
+    def quick(self, rows: Iterable[tuple[int, Any]], prefix: str, full: str, unit: str) -> Iterator[Any]:
+        """Make the documents of ordinary numbered rows at once; hand on every other row as it is."""
         text_key, id_key, shown = self.text_key, self.id_key, self.add_file_path
-        for row, data in enumerate(rows, first):
+        for row, data in rows:
             if type(data) is not dict or not data.get(text_key) or type(data[text_key]) is not str or "media" in data:
                 yield data
                 continue

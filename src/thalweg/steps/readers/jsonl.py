@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from thalweg.core.document import ROW, UNIT
+from thalweg.core.document import ROW, UNIT, Document
 from thalweg.core.errors import InputError
 from thalweg.steps.batches import LINE, bytes_of
 from thalweg.steps.readers.base import BaseDiskReader
@@ -22,7 +22,6 @@ from thalweg.store.codec import chunks, codec_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from thalweg.core.document import Document
     from thalweg.plan.shard import Unit
     from thalweg.steps.folder import FileInfo
 
@@ -104,18 +103,26 @@ class JsonlReader(LineReader):
 
     def documents_of(self, batch: Any) -> Iterator[Document]:
         """Make the documents of the lines that are left in a batch; they have been counted already."""
+        if not batch.num_rows:
+            return
         file = batch.schema.metadata[b"file"].decode()
-        made, lengths = self.stats.tally.made, self.stats["doc_len"]
-        units, rows = batch.column(UNIT).to_pylist(), batch.column(ROW).to_pylist()
-        data = msgspec.json.Decoder().decode_lines(bytes_of(batch.column(LINE)))
-        for unit, row, value in zip(units, rows, data, strict=True):
-            start = int(unit)
-            prefix = file if start == 0 else f"{file}/@{start}"
-            document = self.document(value, prefix, row, row=row, seen=made)
+        full, made, lengths = self.data_folder.full(file), self.stats.tally.made, [0] * 0
+        start = int(batch.column(UNIT)[0].as_py())  # a batch is of one unit
+        prefix = file if start == 0 else f"{file}/@{start}"
+        rows = batch.column(ROW).to_pylist()
+        data: list[Any] = msgspec.json.Decoder().decode_lines(bytes_of(batch.column(LINE)))
+        pairs = zip(rows, data, strict=True)
+        quick = self.quick(pairs, prefix, full, str(start)) if self.plain else iter(data)
+        for row, found in zip(rows, quick, strict=True):
+            document = found
+            if type(found) is not Document:
+                document = self.document(found, prefix, row, row=row, seen=made)
+                if document is not None:
+                    self.place(document, full, start, row)
             if document is not None:
-                self.place(document, self.data_folder.full(file), start, row)
-                lengths.update(len(document.text))
+                lengths.append(len(document.text))
                 yield document
+        self.stats["doc_len"].update_many(lengths)
 
     @property
     def gives_batches(self) -> bool:

@@ -86,13 +86,16 @@ class ParquetWriter(DiskWriter):
 
         if file.writer is None:
             file.schema = self.schema or schema_of(rows)
-            file.writer = pq.ParquetWriter(file.raw, file.schema, use_dictionary=False, **self.options)
+            # smallest and largest text of a group help no reader, and cost a sixth of the time of writing it
+            known = [name for name in _leaves(file.schema) if name != "text"]
+            settings: dict[str, Any] = {"use_dictionary": False, "write_statistics": known or False, **self.options}
+            file.writer = pq.ParquetWriter(file.raw, file.schema, **settings)
         _refuse_new_fields(rows, file.schema)
         try:
-            batch = batch_of(rows, file.schema)
+            batch = pa.RecordBatch.from_pylist(rows, schema=file.schema)
         except UnicodeEncodeError:
             self.stat_update("repaired_surrogate")
-            batch = batch_of([repair(row) for row in rows], file.schema)
+            batch = pa.RecordBatch.from_pylist([repair(row) for row in rows], schema=file.schema)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
             raise _misfit(rows, file.schema, error) from error
         file.writer.write_batch(batch)
@@ -123,7 +126,7 @@ def schema_of(rows: list[dict[str, Any]]) -> Any:
     fields: list[Any] = []
     for name in dict.fromkeys(key for row in rows for key in row):
         try:
-            kind = pa.array([repair(row.get(name)) for row in rows]).type
+            kind = _type_of([row.get(name) for row in rows])
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise SampleError(
                 f"column {name!r} holds values of two kinds: {error}", fix="give schema=, or an adapter that settles it"
@@ -132,19 +135,22 @@ def schema_of(rows: list[dict[str, Any]]) -> Any:
     return pa.schema(fields)
 
 
-def batch_of(rows: list[dict[str, Any]], schema: Any) -> Any:
-    """Make a record batch of rows, an object's fields each in one call: half the time of one call a row."""
+def _type_of(values: list[Any]) -> Any:
     import pyarrow as pa  # noqa: PLC0415
 
-    columns: list[Any] = []
-    for field_ in schema:
-        values = [row.get(field_.name) for row in rows]
-        if pa.types.is_struct(field_.type) and {dict}.issuperset(map(type, values)) and field_.type.num_fields:
-            inner = [pa.array([v.get(f.name) for v in values], f.type) for f in field_.type]
-            columns.append(pa.StructArray.from_arrays(inner, fields=list(field_.type)))
-        else:
-            columns.append(pa.array(values, field_.type))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    try:
+        return pa.array(values).type
+    except UnicodeEncodeError:
+        return pa.array([repair(value) for value in values]).type
+
+
+def _leaves(schema: Any) -> list[str]:
+    """List the columns as Parquet names them: "metadata.url"."""
+    found: list[str] = []
+    for f in schema:
+        inner = _leaves(f.type) if str(f.type).startswith("struct") else []
+        found += [f"{f.name}.{name}" for name in inner] or [f.name]
+    return found
 
 
 def _refuse_new_fields(rows: list[dict[str, Any]], schema: Any) -> None:
