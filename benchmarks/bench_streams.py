@@ -139,40 +139,44 @@ def pictures(side: str, decode: str) -> Callable[[Path, Mapping[str, Any]], Work
 # ---- a loop bound by training
 
 
-def training(_folder: Path, size: Mapping[str, Any]) -> Work:
-    """Steps of 4 ms in the consumer's thread over samples of 0.4 ms: how much of the time is waiting for data?"""
-    import thalweg as tw
+def training(step: float) -> Any:
+    """Steps of some seconds in the consumer's thread over 4 samples of a tenth: what share is waiting for data?"""
 
-    def fn(sample: dict[str, Any]) -> dict[str, Any]:
-        end = time.perf_counter() + 0.0004
-        while time.perf_counter() < end:
-            zlib.crc32(BLOB * 10)
-        return {"input_ids": sample["input_ids"]}
+    def start(_folder: Path, size: Mapping[str, Any]) -> Work:
+        import numpy as np
 
-    import numpy as np
+        import thalweg as tw
 
-    data = [{"input_ids": np.arange(64, dtype=np.int32)}] * (size["items"] * 4)
-    feed = tw.from_stream(data).map(fn, mode="threads", workers=2).batch(4)
+        def fn(sample: dict[str, Any]) -> dict[str, Any]:
+            end = time.perf_counter() + step / 10
+            while time.perf_counter() < end:
+                zlib.crc32(BLOB * 10)
+            return {"input_ids": sample["input_ids"]}
 
-    def run() -> Mapping[str, float]:
-        loader = tw.Loader(feed, return_tensors="np", prefetch=4)
-        waited, n, start = 0.0, 0, 0.0
-        batches = iter(loader)
-        next(batches)
-        start = time.perf_counter()
-        while True:
-            asked = time.perf_counter()
-            batch = next(batches, None)
-            waited += time.perf_counter() - asked
-            if batch is None:
-                break
-            n += 1
-            time.sleep(0.004)
-        wall = time.perf_counter() - start
-        loader.close()
-        return {"units": float(n), "share of the time spent waiting": waited / wall}
+        data = [{"input_ids": np.arange(64, dtype=np.int32)}] * (size["items"] * 4)
+        feed = tw.from_stream(data).map(fn, mode="threads", workers=2).batch(4)
 
-    return Work(run)
+        def run() -> Mapping[str, float]:
+            loader = tw.Loader(feed, return_tensors="np", prefetch=4)
+            waited, n = 0.0, 0
+            batches = iter(loader)
+            next(batches)
+            start = time.perf_counter()
+            while True:
+                asked = time.perf_counter()
+                batch = next(batches, None)
+                waited += time.perf_counter() - asked
+                if batch is None:
+                    break
+                n += 1
+                time.sleep(step)
+            wall = time.perf_counter() - start
+            loader.close()
+            return {"units": float(n), "share of the time spent waiting": waited / wall}
+
+        return Work(run)
+
+    return start
 
 
 def sized(full: int, smoke: int = 200) -> dict[str, dict[str, int]]:
@@ -260,7 +264,8 @@ CASES = [
         sized(8_000, 40),
         prepare_pictures,
     ),
-    Case("training of 4 ms a step", "steps", {"thalweg": Side(training)}, sized(500, 20)),
+    Case("training of 4 ms a step", "steps", {"thalweg": Side(training(0.004))}, sized(500, 20)),
+    Case("training of 20 ms a step", "steps", {"thalweg": Side(training(0.02))}, sized(250, 10)),
 ]
 
 if __name__ == "__main__":
