@@ -10,11 +10,12 @@ TORCH ?= torch==2.13.0
 demo: $(VENV)/.demo
 	$(BIN)/thalweg demo
 
+# two test files at a time: most of the time tests wait for processes that they started, or killed
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not soak"
+	$(BIN)/python -m pytest -m "not soak" -n 2 --dist loadfile
 
 test-fast: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not slow and not soak and not gpu" -x
+	$(BIN)/python -m pytest -m "not slow and not soak and not gpu" -x -n 2 --dist loadfile
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check
