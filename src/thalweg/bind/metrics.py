@@ -110,7 +110,7 @@ def dropped(loader: FeedLoader) -> dict[str, int]:
     """Give reason -> samples that were left out so far, by the table, by functions and by filters."""
     out: Counter[str] = Counter()
     if isinstance(loader.node, PlannedNode):
-        out.update(loader.node.compiled.losses)
+        out.update({reason: documents for reason, (documents, _) in loader.node.compiled.losses.items()})
         for leaf in loader.node.compiled.leaves:
             for tally in leaf.tallies.values():
                 out.update(tally.dropped)

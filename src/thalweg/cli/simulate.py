@@ -63,6 +63,10 @@ def command(target: str, words: tuple[str, ...], worlds: str, *, html: str | Non
     click.echo("{:>6} {:>10} {:>10} {:>14} {:>8} {:>9} {:>10} {:>7}".format(*head))
     for r in results:
         click.echo(_line(r))
+    for r in results:
+        if len(r.step_rows) > 1:
+            grown = ", then ".join(f"{steps:,} steps of {rows:,} rows" for steps, rows in r.step_rows)
+            click.echo(f"{r.world:,} ranks: {grown}")
     shares = results[0].shares
     if len(shares) > 1:
         click.echo("shares of tokens: " + ", ".join(f"{name} {share:.2%}" for name, share in shares.items()))

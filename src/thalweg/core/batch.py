@@ -30,6 +30,7 @@ class BatchInfo:
         step_label_tokens: the same over all micro-batches and ranks of the step; None where unknown (streams).
         weight: float32 (B,), 0 on filler rows.
         labels_shifted: True where labels already stand one to the left (Megatron, torchtitan, context-parallel slices).
+        straggler: with balance, cost of the step's busiest rank over the mean of all, at least 1.0; else None.
     """
 
     ids: list[list[str]] = field(default_factory=list)
@@ -43,6 +44,7 @@ class BatchInfo:
     step_label_tokens: int | None = None
     weight: NDArray[np.float32] = field(default_factory=_ones)
     labels_shifted: bool = False
+    straggler: float | None = None
 
 
 class Batch(dict[str, Any]):

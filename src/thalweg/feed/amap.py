@@ -26,7 +26,7 @@ class AMapNode:
 
     Token: (upstream token, outputs of the item under way that were handed over). With 0 the upstream token is the
     place after an item whose turn has passed; else the place before the item: a resume calls it again and leaves
-    out what was handed over.
+    out what was handed over. The place after that item is third then.
 
     Args:
         upstream: gives the samples, or groups of them for a batched function.
@@ -59,6 +59,10 @@ class AMapNode:
     def origin_of(self, token: Token) -> Token:
         """Give the source's place inside a token."""
         return self._upstream.origin_of(token[0])
+
+    def head_of(self, token: Token) -> Token:
+        """Give the place up to which the head was read for a token, the item under way included."""
+        return self._upstream.head_of(token[2] if len(token) > 2 else token[0])
 
     def restore(self, tokens: Mapping[int, Token]) -> None:
         """Go to the places of these sub-streams."""
@@ -96,7 +100,7 @@ class AMapNode:
             if k < self._skip[sub]:
                 continue  # handed over before the state was taken
             done = last and k == at + len(outputs) - 1
-            token = (event[TOKEN], 0) if done else (self._before[sub], k + 1)
+            token = (event[TOKEN], 0) if done else (self._before[sub], k + 1, event[TOKEN])
             own, origin = names[k] if names is not None else (name if k == 0 else f"{name}:{k}", source)
             self.tally.out += 1
             if done:

@@ -62,6 +62,11 @@ def accumulation_of(feed: Feed, topology: Topology, given: int, total: int | Non
         return given
     batch = next((s for s in feed.stages if isinstance(s, st.BATCHING)), None)
     micro = batch.size if isinstance(batch, st.Batch) else 1
+    if not isinstance(micro, int):
+        raise ConfigError(
+            f"global_batch_size={total} is one number, and {batch} changes over the run", where="Loader",
+            fix="gradient_accumulation_steps=, or one number of rows",
+        )  # fmt: skip
     each = micro * topology.dp_size
     if total % each or total < each:
         raise ConfigError(

@@ -43,6 +43,7 @@ class LazyInfo(BatchInfo):
         # not the parent's __init__: it would make lists and an array that are overwritten at once
         self.epoch = self.step = self.micro = self.num_tokens = self.num_label_tokens = self.whole_label_tokens = 0
         self.last, self.step_label_tokens, self.labels_shifted, self._names = True, None, labels_shifted, names
+        self.straggler = None
 
     def __getattr__(self, name: str) -> Any:
         """Look both up, once."""

@@ -50,7 +50,7 @@ class Compiled:
         row_maps: functions on rows, behind `pack`.
         parts: name -> digest of everything that the order depends on.
         loose: name -> digest of what may change with a warning.
-        losses: reason -> samples left out by the table.
+        losses: reason -> (samples, tokens) left out by the table.
         changes: of the weights of its mix, at checkpoints.
     """
 
@@ -62,7 +62,7 @@ class Compiled:
     row_maps: list[st.Map]
     parts: dict[str, Any] = field(default_factory=dict[str, Any])
     loose: dict[str, Any] = field(default_factory=dict[str, Any])
-    losses: dict[str, int] = field(default_factory=dict[str, int])
+    losses: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     changes: list[Change] = field(default_factory=list[Change])
 
 
@@ -203,7 +203,7 @@ def _planned(
         row_maps = [s for s in feed.stages[behind:] if isinstance(s, st.Map)]
         for leaf in leaves:
             leaf.maps = [m for m in leaf.maps if m not in row_maps]
-    losses: dict[str, int] = {}
+    losses: dict[str, tuple[int, int]] = {}
     mix = head if isinstance(head, st.Mix) else None
     even = _find(feed, (st.Balance, st.Bucket, st.TokenBudget)) is not None
     sums = even or (mix is not None and "tokens" in (mix.by, mix.at))
@@ -309,11 +309,14 @@ def pack_rows(
     lengths: NDArray[Any], source: NDArray[np.int32], index: Ints, *, stage: st.Pack, leaves: Sequence[Leaf]
 ) -> Packed:
     """Pack the draws of one block."""
-    rows = plan_of(lengths, source, index, stage=stage, leaves=leaves).rows
-    pieces = rows.pieces
+    plan = plan_of(lengths, source, index, stage=stage, leaves=leaves)
+    rows, pieces, loss = plan.rows, plan.rows.pieces, plan.loss
     if pieces is None:
-        return Packed(rows.order, rows.offsets, capacities=rows.capacities)
-    return Packed(rows.order, rows.offsets, pieces.start, pieces.stop, rows.capacities)
+        return Packed(rows.order, rows.offsets, capacities=rows.capacities, loss=loss.reasons)
+    if stage.overlong != "truncate":  # nothing is lost, and it is told
+        first = (pieces.start == 0) & (pieces.stop < lengths[rows.order])
+        loss = loss.plus("split", int(np.count_nonzero(first)), 0)
+    return Packed(rows.order, rows.offsets, pieces.start, pieces.stop, rows.capacities, loss.reasons)
 
 
 def gather_facts(leaves: Sequence[Leaf], name: str, source: NDArray[np.int32], index: Ints) -> Ints | None:
@@ -346,6 +349,8 @@ def _identify(out: Compiled, mix: st.Mix | None, seed: int, shuffled: Key) -> No
     if out.balance is not None:
         out.parts["balance"] = [out.balance.by, out.balance.a, out.balance.b]
     if isinstance(out.batch, st.Bucket | st.TokenBudget):
-        out.parts["batch"] = str(out.batch)
+        b = out.batch
+        how = [b.boundaries, b.sizes, b.remainder, b.pad_to] if isinstance(b, st.Bucket) else [b.tokens, b.window]
+        out.parts["batch"] = [b.verb, *how, b.pad_to_multiple_of]
     out.loose["map"] = [leaf.code() for leaf in out.leaves] + [code_of_stage(m) for m in out.row_maps]
     del seed

@@ -47,7 +47,7 @@ def _batches(lengths: NDArray[Any], _source: Any, _index: Any, *, stage: st.Buck
             pad_to=cast("by_length.PadTo", stage.pad_to),
             multiple=stage.pad_to_multiple_of,
         )
-    return Packed(made.rows.order, made.rows.offsets, capacities=made.rows.capacities)
+    return Packed(made.rows.order, made.rows.offsets, capacities=made.rows.capacities, loss=made.loss.reasons)
 
 
 class Shapes:
@@ -254,22 +254,32 @@ def fixed(state: Mapping[str, Any], stage: st.Balance | None) -> tuple[int, int]
     return was["run"], was["window"]
 
 
+def warn_uneven(run: int, sizes: Sequence[int]) -> None:
+    """Say that steps of some size hold rows of several runs, and are less even for it; their order stays."""
+    odd = [n for n in sizes if run % n]
+    if odd:
+        warnings.warn(
+            f"balance: steps of {odd[0]:,} rows do not divide runs of {run:,}, which were fixed at the first start: the"
+            " order stays and steps are less even",
+            BalanceWarning, stacklevel=2,
+        )  # fmt: skip
+
+
 class Dealer:
     """Deals the rows of a step to ranks by cost.
 
     Args:
         order: of rows.
         world: data-parallel ranks.
-        micro: rows of a rank in a micro-batch.
         accumulation: micro-batches of a step.
     """
 
-    def __init__(self, order: BalancedOrder, world: int, micro: int, accumulation: int) -> None:
-        self.order, self.world, self.micro, self.accumulation = order, world, micro, accumulation
+    def __init__(self, order: BalancedOrder, world: int, accumulation: int) -> None:
+        self.order, self.world, self.accumulation = order, world, accumulation
         self.steps, self.factors, self.worst = 0, 0.0, 1.0
 
-    def deal(self, step: Step, rank: int) -> list[tuple[tuple[Span, ...], int]]:
-        """Give this rank's rows of each micro-batch: spans of one row each, and a number of filler rows."""
+    def deal(self, step: Step, rank: int) -> tuple[list[tuple[tuple[Span, ...], int]], float]:
+        """Give this rank's rows of each micro-batch, spans of one row each and filler rows; and the straggler factor."""
         rows: list[Span] = []
         costs: list[NDArray[np.float64]] = []
         for span in step.spans:
@@ -277,14 +287,15 @@ class Dealer:
             costs.append(self.order.costs(span.epoch, span.block)[span.start : span.stop])
             rows += [span.part(i, i + 1) for i in range(span.stop - span.start)]
         cost = np.concatenate([*costs, np.zeros(step.filler)])
-        dealt = deal(cost, self.world, self.micro, self.accumulation)
+        micro = len(cost) // (self.world * self.accumulation)
+        dealt = deal(cost, self.world, micro, self.accumulation)
         factor = straggler(cost, dealt)
         self.steps, self.factors, self.worst = self.steps + 1, self.factors + factor, max(self.worst, factor)
         out: list[tuple[tuple[Span, ...], int]] = []
         for m in range(self.accumulation):
             mine = [i for i in dealt[m, rank].tolist() if i < len(rows)]
-            out.append((tuple(rows[i] for i in mine), self.micro - len(mine)))
-        return out
+            out.append((tuple(rows[i] for i in mine), micro - len(mine)))
+        return out, factor
 
     def stats(self) -> dict[str, Any]:
         """Give the straggler factor (cost of the busiest rank over the mean): over the steps planned, and the worst."""

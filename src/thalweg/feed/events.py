@@ -41,6 +41,10 @@ class EventNode(Protocol):
         """Give the source's place inside a token of this node: the epoch first, the rest is the source's own."""
         ...
 
+    def head_of(self, token: Token) -> Token:
+        """Give the token of the chain's head (source, concat or mix) up to which it was read for a token of this node."""
+        ...
+
     def restore(self, tokens: Mapping[int, Token]) -> None:
         """Go to the places of these sub-streams, before the first event."""
         ...

@@ -213,9 +213,31 @@ class Feed:
         return self._then(st.Pack(st.row_lengths(capacity), policy, overlong, align, max_docs, repack))
 
     def balance(
-        self, by: str = "cost", *, window: int | None = None, run: int | None = None, a: float = 1.0, b: float = 0.0
+        self,
+        by: str = "cost",
+        *,
+        window: int | None = None,
+        run: int | None = None,
+        a: float = 1.0,
+        b: float = 0.0,
+        model: Any = None,
     ) -> "Feed":
-        """Bring rows of like cost into the same step, in windows sorted by cost (a*n + b*n^2, summed by document)."""
+        """Bring rows of like cost into the same step, in windows sorted by cost (a*n + b*n^2, summed by document).
+
+        Args:
+            by: "cost" | "tokens".
+            window: rows sorted together, a multiple of `run`; None: 32 runs.
+            run: rows that stay together; None: a step of the first start.
+            a: cost of a token.
+            b: cost of a pair of tokens of one document.
+            model: gives a and b: a folder with config.json, a mapping or a configuration object. Operations of a
+                forward pass, `plan.balance.Cost.of_model`.
+        """
+        if model is not None:
+            if (a, b) != (1.0, 0.0) or by != "cost":
+                raise ConfigError("model= gives a and b of the cost", where="balance", fix="model=, or a= and b=")
+            found = import_module("thalweg.feed.modelcost").cost_of(model)
+            a, b = found.a, found.b
         return self._then(st.Balance(by, window, run, a, b))
 
     def group_by_length(self, *, window: int | None = None) -> "Feed":
@@ -228,7 +250,7 @@ class Feed:
 
     def batch(
         self,
-        size: int,
+        size: int | Sequence[tuple[int, int]],
         *,
         pad: str = "right",
         pad_to: int | None = None,
@@ -239,14 +261,14 @@ class Feed:
         """Stack `size` rows a rank and micro-batch.
 
         Args:
-            size: rows.
+            size: rows; or a ramp, [(0, 2), (100_000, 4)]: 4 rows in steps that begin behind 100,000 rows of the run.
             pad: "right" | "left" | "none" (one flat row).
             pad_to: length; None is the capacity when packed, the longest when not.
             pad_to_multiple_of: round the length up.
             pad_id: token id of padding; None takes the recorded tokenizer's, else 0.
             collate: "hf" | "hf_mamba" (also seq_idx) | "megatron" | "torchtitan" | "raw", or fn(list of dicts) -> dict.
         """
-        return self._then(st.Batch(size, pad, pad_to, pad_to_multiple_of, pad_id, collate))
+        return self._then(st.Batch(st.batch_sizes(size), pad, pad_to, pad_to_multiple_of, pad_id, collate))
 
     def bucket(
         self,
@@ -329,6 +351,7 @@ class Feed:
         lines += [f"  {i} {stage}" for i, stage in enumerate(self.stages)]
         if kind == rules.PLANNED:
             lines += [_near(stage) for stage in self.stages if isinstance(stage, st.Shuffle) and stage.locality]
+            lines += [s.growth() for s in self.stages if isinstance(s, st.Batch) and not isinstance(s.size, int)]
             lines.append(
                 "  elastic: any world size, workers and accumulation continue the same order; resume in constant time"
             )

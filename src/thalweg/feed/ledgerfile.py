@@ -67,7 +67,7 @@ def following(last: Entry, leg: dict[str, Any]) -> tuple[int, int, tuple[Run, ..
     if len(last.runs) != 1 or last.runs[0].repeated:
         return None
     run, accumulation = last.runs[0], int(leg.get("accumulation", 1))
-    stride = int(leg.get("stride", 0))
+    stride = int(leg.get("stride", 0)) or int(leg.get("world", 0)) * run.count  # 0 where batches grow
     micro = last.micro + 1
     step = last.step + micro // accumulation
     return step, micro % accumulation, (Run(run.epoch, run.index + stride, run.count),)

@@ -21,6 +21,7 @@ from thalweg.feed.changed import going_on
 from thalweg.feed.compile import compile_feed
 from thalweg.feed.feed import Feed
 from thalweg.feed.ledger import Ledger
+from thalweg.feed.losses import lines
 from thalweg.feed.node import BatchNode, RunOptions
 from thalweg.feed.once import in_this_thread
 from thalweg.feed.pace import Pace
@@ -296,8 +297,9 @@ class FeedLoader:
         Args:
             state: what `state_dict` gave.
             strict: warn where the code of a map differs.
-            mix: weight of every source of the mix from here on (packed: from the end of the running block); written
-                into the next state and the ledger. The feed keeps the weights that it began with.
+            mix: weight of every source of the mix from here on (packed: from the end of the running block; streams:
+                behind the samples that windows and packers hold); written into the next state and the ledger. The
+                feed keeps the weights that it began with.
             new_data: sources of the mix that the state does not know; their weight was 0.
 
         Raises:
@@ -307,9 +309,10 @@ class FeedLoader:
         if not isinstance(state, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise StateError(f"a state is a dict, not {type(state).__name__}", fix="give what state_dict() returned")
         if not isinstance(self.node, PlannedNode):
-            if mix is not None or new_data:
-                raise ConfigError("weights change at a checkpoint of a planned feed", where="load_state_dict(mix=...)")
-            self.node.restore(dict(state))
+            if new_data:
+                raise ConfigError("new sources join planned feeds only", where="load_state_dict", fix="start anew")
+            node: Any = self.node
+            node.restore(dict(state), **({} if mix is None else {"mix": mix}))
         elif mix is None and not new_data and (state.get("changes") or "") == self.node.state()["changes"]:
             self.node.restore(state, strict=strict)
         else:
@@ -335,6 +338,21 @@ class FeedLoader:
     def stats(self) -> dict[str, Any]:
         """Give counters and seconds by stage, and of the loop ("loop": waiting share, tokens a second); always on."""
         return {**self.node.stats(), "loop": self.pace.read()}
+
+    def __str__(self) -> str:
+        """Say the feed, this process's place, how it runs, and what its rows leave out so far."""
+        place, run = self.topology, self.options
+        epochs = "endless" if run.epochs is None else f"{run.epochs} epoch{'s' * (run.epochs > 1)}"
+        at = f"Loader, rank {place.dp_rank} of {place.dp_size}: {epochs}, {run.accumulation} micro-batches a step"
+        out = [f"{at}, tail {run.tail}, seed {run.seed}", *("  " + line for line in str(self.feed).splitlines())]
+        found = self.node.stats()
+        out += lines(found.get("lost", {}))
+        for stage, counts in found.items():
+            if isinstance(counts, dict) and "lost" in counts:
+                out += lines(counts["lost"], f"{stage}: ")
+        return "\n".join(out)
+
+    __repr__ = __str__
 
     def close(self) -> None:
         """End what runs and write the ledger. Twice is fine."""

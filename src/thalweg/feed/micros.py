@@ -15,10 +15,11 @@ from thalweg.core.batch import Batch, BatchInfo
 from thalweg.core.errors import StateError
 from thalweg.feed import stages as st
 from thalweg.feed.compile import Compiled
-from thalweg.feed.even import Dealer, Shapes, balanced_order, row_widths
+from thalweg.feed.even import Dealer, Shapes, balanced_order, row_widths, warn_uneven
 from thalweg.feed.node import RunOptions
 from thalweg.feed.weights import LabelCounter
 from thalweg.plan.epoch import Block
+from thalweg.plan.ramp import Ramp
 from thalweg.plan.steps import REPEATED, Place, Span, Step, Walk, cut
 
 
@@ -36,6 +37,7 @@ class Micro:
         digests: of the ids of its rows, once they are read.
         shape: rows and width of a batch of single samples, where batches differ; one for all ranks.
         width: tokens of its packed rows, where row lengths differ; one for all ranks.
+        straggler: cost of the step's busiest rank over the mean, where rows are dealt by cost.
     """
 
     step: Step
@@ -47,6 +49,7 @@ class Micro:
     digests: NDArray[np.uint64] | None = None
     shape: tuple[int, int] | None = None
     width: int | None = None
+    straggler: float | None = None
 
 
 class Micros:
@@ -60,8 +63,8 @@ class Micros:
     def __init__(self, compiled: Compiled, options: RunOptions) -> None:
         self.compiled, self.options = compiled, options
         stage = compiled.batch if compiled.batch is not None else st.Batch(1)
-        self.micro = stage.size if isinstance(stage, st.Batch) else 1
-        self.size = options.topology.dp_size * self.micro * options.accumulation
+        self.ranks = options.topology.dp_size * options.accumulation  # micro-batches of a step, over all ranks
+        self.ramp = Ramp.of(stage.size if isinstance(stage, st.Batch) else 1, self.ranks)
         self.labels = LabelCounter(compiled)
         self._counted: tuple[Any, int] = (None, 0)  # a step and its label tokens
         self.arrange()
@@ -72,6 +75,8 @@ class Micros:
         Args:
             run: R of a state; None: the feed's, else a step of this layout.
             window: W of a state; None: the feed's, else 32 runs.
+
+        A step of this layout is the largest of its ramp, where it has one: smaller ones that divide it stay even.
         """
         options, compiled = self.options, self.compiled
         lengths = compiled.order.lengths
@@ -79,12 +84,14 @@ class Micros:
             Shapes(compiled.batch, lengths) if isinstance(compiled.batch, st.Bucket | st.TokenBudget) else None
         )
         self.widths = row_widths(compiled)
-        even = balanced_order(compiled, run=run, window=window, size=self.size, carry=options.tail == "carry")
+        even = balanced_order(compiled, run=run, window=window, size=self.ramp.largest, carry=options.tail == "carry")
         self.even, self.order = even, compiled.order if even is None else even
-        self.walk = Walk(self.order, self.size, options.tail, options.epochs)
+        self.walk = Walk(self.order, self.ramp, options.tail, options.epochs)
         self.dealer = None
         if even is not None and compiled.balance is not None and self.shapes is None:
-            self.dealer = Dealer(even, options.topology.dp_size, self.micro, options.accumulation)
+            self.dealer = Dealer(even, options.topology.dp_size, options.accumulation)
+            if run is not None or self.ramp.last:
+                warn_uneven(even.run, [n for _, n in self.ramp.entries])
 
     @property
     def fixed(self) -> dict[str, int]:
@@ -94,15 +101,22 @@ class Micros:
     @property
     def layout(self) -> dict[str, Any]:
         """How the order is cut, for a ledger."""
-        options = self.options
+        options, stage = self.options, self.compiled.batch
+        sizes = stage.size if isinstance(stage, st.Batch) else 1
         return {
-            "micro": self.micro,
+            "micro": sizes,
             "accumulation": options.accumulation,
-            "stride": options.topology.dp_size * self.micro,
+            "stride": options.topology.dp_size * sizes if isinstance(sizes, int) else 0,
             "tail": options.tail,
             "seed": options.seed,
             **self.fixed,
         }
+
+    def base(self, epoch: int) -> int:
+        """Count the rows of earlier epochs, where the order or the size of a step depends on them; else 0."""
+        if self.options.tail != "carry" or (self.even is None and not self.ramp.last):
+            return 0
+        return sum(self.order.rows(e) for e in range(epoch))
 
     def refuse_outside(self, epoch: int, block: int, row: int) -> None:
         """Refuse a place that the order does not have: a `for` from there would give nothing.
@@ -136,16 +150,17 @@ class Micros:
 
     def share(self, step: Step, number: int, rank: int) -> list[Micro]:
         """Give the micro-batches of a rank in a step."""
-        many, group = self.options.accumulation, self.options.topology.dp_size * self.micro
-        dealt = None if self.dealer is None else self.dealer.deal(step, rank)
+        many, rows = self.options.accumulation, step.size // self.ranks
+        group = self.options.topology.dp_size * rows
+        dealt, straggler = (None, None) if self.dealer is None else self.dealer.deal(step, rank)
         if self.even is not None:
             for span in step.spans:
                 self.even.note(span)
         out: list[Micro] = []
         for m in range(many):
-            first = m * group + rank * self.micro
-            spans, filler = cut(step, first, first + self.micro) if dealt is None else dealt[m]
-            micro = Micro(step, number, m, m == many - 1, spans, filler)
+            first = m * group + rank * rows
+            spans, filler = cut(step, first, first + rows) if dealt is None else dealt[m]
+            micro = Micro(step, number, m, m == many - 1, spans, filler, straggler=straggler)
             self._shape(micro, m * group, (m + 1) * group)
             out.append(micro)
         return out
@@ -158,10 +173,11 @@ class Micros:
             self.inform(info, micro)
             yield Batch(info=info), micro
 
-    def stats(self) -> dict[str, Any]:
-        """Give what the plan tells: how even the steps are, and which samples the table left out."""
+    def stats(self, place: Place) -> dict[str, Any]:
+        """Give what the plan tells: how even the steps are, and how many rows the next one has where that changes."""
         out = {} if self.dealer is None else self.dealer.stats()
-        return out | {"left_out": dict(self.compiled.losses)} if self.compiled.losses else out
+        out |= {"step_rows": self.walk.size(place)} if self.ramp.last else {}
+        return out
 
     def _shape(self, micro: Micro, first: int, stop: int) -> None:
         """Give a micro-batch the shape that rows first to stop of its step need: those of all ranks."""
@@ -179,6 +195,7 @@ class Micros:
     def inform(self, info: Any, micro: Micro) -> None:
         """Tell a batch where it stands, and how many tokens of its step are in the loss, where the table knows."""
         info.epoch, info.step, info.micro, info.last = micro.step.epoch, micro.number, micro.micro, micro.last
+        info.straggler = micro.straggler
         if self.labels.known:
             if self._counted[0] is not micro.step:
                 spans = [s for s in micro.step.spans if s.mark is None]

@@ -74,15 +74,18 @@ class NodePlans:
         def write(path: Path) -> None:
             made.append(plan())
             with path.open("wb") as file:
-                np.savez(file, **{k: v for k in _FIELDS if (v := getattr(made[0], k)) is not None})
+                arrays = {k: v for k in _FIELDS if (v := getattr(made[0], k)) is not None}
+                np.savez(file, loss=np.frombuffer(json.dumps(made[0].loss).encode(), np.uint8), **arrays)
 
         path = self._kept(self._key("block", epoch, number), write)
         if made:
             return made[0]
         if path is not None:
-            with suppress(OSError, ValueError, TypeError, BadZipFile), path.open("rb") as file:
+            with suppress(OSError, ValueError, TypeError, KeyError, BadZipFile), path.open("rb") as file:
                 kept: Any = np.load(file)
-                return Block(epoch, number, entry, **{k: kept[k] for k in kept.files})
+                arrays = {k: kept[k] for k in kept.files if k in _FIELDS}
+                loss = {k: (int(d), int(t)) for k, (d, t) in json.loads(kept["loss"].tobytes()).items()}
+                return Block(epoch, number, entry, **arrays, loss=loss)
             path.unlink(missing_ok=True)  # torn, by a machine that went down: the next one makes it anew
         return plan()
 

@@ -42,9 +42,8 @@ def packing_report(feed: Feed, *, seed: int = 0, epoch: int = 0) -> PackingRepor
         source, index, lengths = _drawn(compiled, epoch, number)
         plan = plan_of(lengths, source, index, stage=compiled.pack, leaves=compiled.leaves)
         report.add(plan, lengths, sources=source if len(names) > 1 else None, names=names)
-    for reason, documents in compiled.losses.items():
+    for reason, (documents, tokens) in compiled.losses.items():
         if documents:
-            tokens = _left_tokens(compiled) if reason == "overlong" else 0
             report.loss = report.loss.plus(reason, documents, tokens)
             report.documents, report.tokens = report.documents + documents, report.tokens + tokens
     return report
@@ -60,16 +59,6 @@ def _drawn(compiled: Compiled, epoch: int, number: int) -> tuple[NDArray[np.int3
     if lengths is None:
         raise ConfigError("the table has no lengths", where="pack", fix=".cache() behind the map")
     return source, index, lengths
-
-
-def _left_tokens(compiled: Compiled) -> int:
-    """Sum the tokens of the samples that left the table."""
-    tokens = 0
-    for table in compiled.order.sources:
-        if table.lengths is not None and table.gaps is not None:
-            gone = table.gaps + np.arange(len(table.gaps))
-            tokens += int(table.lengths[gone].sum(dtype=np.int64))
-    return tokens
 
 
 @dataclass(slots=True)

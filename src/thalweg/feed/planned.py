@@ -22,6 +22,7 @@ from thalweg.feed.behind import made_behind
 from thalweg.feed.compile import Compiled
 from thalweg.feed.even import fixed
 from thalweg.feed.gather import Documents, Reader, request_of, select
+from thalweg.feed.handed import Handed
 from thalweg.feed.identity import compare, numbers_of, parts_of, refuse_kind, whole, written
 from thalweg.feed.ledger import Ledger
 from thalweg.feed.lookahead import Lookahead
@@ -30,7 +31,6 @@ from thalweg.feed.meters import Meters
 from thalweg.feed.micros import Micro, Micros
 from thalweg.feed.node import RunOptions
 from thalweg.feed.rowsof import place_of
-from thalweg.feed.shares import Shares
 from thalweg.feed.together import can, lay_out_together
 from thalweg.plan.steps import Place
 from thalweg.work.cpus import usable_cpus
@@ -61,7 +61,7 @@ class PlannedNode:
         self.micros, maps = Micros(compiled, options), compiled.row_maps
         self.collator = Collator(stage, compiled.pack, self.reader, lineage, maps, slicing=options.slicing)
         self.meters = Meters()
-        self.shares = Shares([leaf.name for leaf in compiled.leaves], compiled.order.lengths)
+        self.handed = Handed(compiled)
         self.parts = parts_of(compiled)
         changes = remix.written(compiled.changes)
         self._identity = {"fingerprint": whole(self.parts), "parts": written(self.parts), "changes": changes}
@@ -127,6 +127,7 @@ class PlannedNode:
         self.micros.refuse_outside(int(state["epoch"]), int(state["block"]), int(state["row"]))
         index = int(state["row_in_epoch"])
         base = int(state["rows_before"]) - index if self.options.tail == "carry" else 0
+        base = base or self.micros.base(int(state["epoch"]))  # a state of another tail has none
         self._place = Place(int(state["epoch"]), int(state["block"]), int(state["row"]), index, base)
         self._step, self._epoch = int(state["step"]), self._place.epoch
         self._started, self._resumed = False, True
@@ -153,7 +154,7 @@ class PlannedNode:
         if self.options.tail != "carry":
             raise ConfigError(f"tail={self.options.tail!r} leaves rows out or repeats some", fix='tail="carry"')
         self._place, self._resumed = place_of(self.micros.order, Place(), rows), True
-        self._step, self._epoch, self._started = rows // self.micros.size, self._place.epoch, False
+        self._step, self._epoch, self._started = self.micros.ramp.steps(0, rows, whole=True), self._place.epoch, False
         self._drop()
         if self.ledger is not None:
             self.ledger.event("resumed", self._place, self._step)
@@ -168,9 +169,7 @@ class PlannedNode:
     def _start(self, epoch: int) -> Place:
         if epoch == self._place.epoch:
             return remix.start_of(Place(epoch, base=self._place.base), self.compiled.order, self.compiled.changes)
-        if self.options.tail != "carry" or self.micros.even is None:
-            return Place(epoch)
-        return Place(epoch, base=sum(self.micros.order.rows(e) for e in range(epoch)))
+        return Place(epoch, base=self.micros.base(epoch))
 
     def begin(self) -> None:
         """Start a `for`: go on right after a restore, else restart an epoch that was broken off."""
@@ -219,7 +218,7 @@ class PlannedNode:
             self.ledger.add(micro.number, micro.micro, micro.spans, micro.digests)
         if micro.last:
             self._place, self._step = micro.step.after, micro.number + 1
-            self.shares.add(micro.step.spans, self.micros.order)
+            self.handed.add(micro, self.micros.order)
         return batch
 
     def look(self) -> Batch:
@@ -386,7 +385,7 @@ class PlannedNode:
 
     def stats(self) -> dict[str, Any]:
         """Give counters and seconds by stage."""
-        more = self.micros.stats() | self.shares.stats(self.micros.order)
+        more = self.micros.stats(self._place) | self.handed.stats(self.micros.order)
         found = self.meters.read()
         if self.reader.by_samples:
             found["seconds"].pop("samples", None)

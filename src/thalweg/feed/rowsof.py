@@ -187,7 +187,7 @@ def span_rows(compiled: Compiled, order: Planned, span: Span) -> list[list[Origi
 
 def _step(compiled: Compiled, step: int, walk: Walk) -> Step:
     """Give a step of a run, going over whole epochs and blocks without looking into them."""
-    left, place = step, Place()
+    left, place, before = step, Place(), 0
     if walk.tail != "carry":
         epoch = 0
         while True:
@@ -198,7 +198,8 @@ def _step(compiled: Compiled, step: int, walk: Walk) -> Step:
                 raise InputError(f"no step {step}: an epoch has {compiled.order.rows(epoch):,} rows")
             left, epoch = left - n, epoch + 1
         place = Place(epoch)
-    place = place_of(compiled.order, place, left * walk.size)
+        before = walk.before(place) if walk.ramp.last else 0
+    place = place_of(compiled.order, place, walk.ramp.rows(before, left))
     for found in walk.steps(place):
         return found
     raise InputError(f"no step {step}")
@@ -248,13 +249,14 @@ def why_sample(
         raise InputError(f"no sample has the id {sample!r}", fix="ids are those of the data; feed.peek() shows some")
     tail = tail or ("drop" if epochs == 1 else "carry")
     micros = Ask(seed, accumulation, tail, Topology(world=world)).micros(compiled)
-    walk, carry, size = micros.walk, tail == "carry", micros.size
+    walk, carry, ramp = micros.walk, tail == "carry", micros.ramp
     seen: list[Seen] = []
-    end = -(-sum(compiled.order.rows(e) for e in range(epochs)) // size) if carry else 0
+    end = ramp.steps(0, sum(compiled.order.rows(e) for e in range(epochs))) if carry else 0
     steps_before = rows_before = 0
     for epoch in range(epochs + carry):  # under carry the last step is filled from the epoch behind
+        before = walk.before(Place(epoch)) if ramp.last and not carry else 0  # a step begins where an epoch does
         for row in _rows_with(micros.order, epoch, places):
-            step = (row + (rows_before if carry else 0)) // size
+            step = ramp.steps(before, row + (rows_before if carry else 0) + 1) - 1
             if step < (end if carry else walk.count_in(epoch)):
                 seen += _seen(compiled, micros, step + steps_before, epoch, row)
         rows_before += compiled.order.rows(epoch)

@@ -132,9 +132,9 @@ def _check_row_lengths(stage: Any, before: Sequence[Stage]) -> None:
         )  # fmt: skip
 
 
-def _check_batch(stage: Any, _before: Sequence[Stage]) -> None:
+def _check_batch(stage: Any, before: Sequence[Stage]) -> None:
     if isinstance(stage, Batch):
-        _positive(stage.size, "size", stage)
+        _check_ramp(stage, before)
         if stage.pad_to is not None:
             _positive(stage.pad_to, "pad_to", stage)
     elif isinstance(stage, TokenBudget):
@@ -151,6 +151,25 @@ def _check_batch(stage: Any, _before: Sequence[Stage]) -> None:
     _one_of(stage.pad, "pad", ("right", "left", "none"), stage)
     if not callable(stage.collate):
         _one_of(stage.collate, "collate", DIALECTS, stage)
+
+
+def _check_ramp(stage: Batch, before: Sequence[Stage]) -> None:
+    if not isinstance(stage.size, tuple):
+        _positive(stage.size, "size", stage)
+        return
+    fix = ".batch(4), or a ramp: .batch([(0, 4), (100_000, 8)])"
+    if not all(isinstance(e, tuple) and len(e) == 2 and isinstance(e[0], int) for e in stage.size):
+        raise ConfigError("a batch is a number of rows, or [(rows of the run before, number)]", where="batch", fix=fix)
+    starts = [start for start, _ in stage.size]
+    if not starts or starts[0] != 0 or starts != sorted(set(starts)):
+        raise ConfigError("breakpoints must rise from 0", where="batch", fix=f"they are {starts}; {fix}")
+    for _, size in stage.size:
+        _positive(size, "size", stage)
+    if kind_of(before)[0] == STREAM:
+        raise ConfigError(
+            "a batch that grows with the rows of the run needs a plan: a stream's ranks do not know each other's rows",
+            where=str(stage), fix=".cache() behind the map, or one number",
+        )  # fmt: skip
 
 
 def _check_map(stage: Any, before: Sequence[Stage]) -> None:

@@ -17,6 +17,8 @@ from thalweg.feed.even import balanced_order
 from thalweg.feed.rowsof import blocks_with, refuse_stream
 from thalweg.plan.balance import deal
 from thalweg.plan.balanced import BalancedOrder
+from thalweg.plan.ramp import Ramp
+from thalweg.plan.steps import Place, Walk
 
 Ints = NDArray[np.int64]
 PARTS = 20  # of an epoch, for figures over the run
@@ -43,6 +45,7 @@ class Simulation:
         shares: source -> share of the tokens.
         shares_over: source -> its share in each twentieth of the epoch's rows.
         stragglers: the straggler factor in each twentieth of the steps, mean of the steps in it.
+        step_rows: (steps, rows of each) in their order; several where the batch grows.
     """
 
     world: int
@@ -61,6 +64,7 @@ class Simulation:
     shares: dict[str, float] = field(default_factory=dict[str, float])
     shares_over: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     stragglers: list[float] = field(default_factory=list[float])
+    step_rows: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
 
     def to_dict(self) -> dict[str, Any]:
         """Write as JSON-like data."""
@@ -114,30 +118,58 @@ def simulate(feed: Any, worlds: list[int], *, accumulation: int = 1, seed: int =
     """
     refuse_stream(feed)
     compiled = compile_feed(feed, seed)
-    micro = compiled.batch.size if isinstance(compiled.batch, st.Batch) else 1
+    batch = compiled.batch if isinstance(compiled.batch, st.Batch) else st.Batch(1)
     out: list[Simulation] = []
     plain: _Rows | None = None
     for world in worlds:
-        size = world * micro * accumulation
-        even = balanced_order(compiled, run=None, window=None, size=size, carry=False)
+        ramp = Ramp.of(batch.size, world * accumulation)
+        even = balanced_order(compiled, run=None, window=None, size=ramp.largest, carry=False)
         if even is None:
             plain = plain or _rows(compiled, epoch, compiled.order)
             rows = plain
         else:
             rows = _rows(compiled, epoch, even)
-        out.append(_simulate(compiled, rows, world, accumulation))
+        before = Walk(compiled.order, ramp, "drop", 1).before(Place(epoch)) if ramp.last else 0
+        stretches = list(ramp.stretches(before, len(rows.tokens), whole=True)) or [(0, 0, ramp.size(before))]
+        parts = [_stretch(compiled, rows, batch, (world, accumulation), given) for given in stretches]
+        out.append(_simulation(compiled, rows, parts, world, accumulation))
     return out
 
 
-def _placed(rows: _Rows, shape: tuple[int, int, int, int], *, by_cost: bool) -> Ints:
-    """Give which row of the epoch each rank takes: int64 (steps, accumulation, world, micro)."""
+@dataclass(eq=False)
+class _Stretch:
+    """Steps of one size: tokens and work of each rank and step (steps, world), width of each micro-batch, places."""
+
+    size: int
+    tokens: Ints
+    documents: Ints
+    work: NDArray[np.float64]
+    widths: Ints
+    height: int
+
+
+def _stretch(
+    compiled: Compiled, rows: _Rows, batch: st.Batch, layout: tuple[int, int], given: tuple[int, int, int]
+) -> _Stretch:
+    (world, accumulation), (first, steps, size) = layout, given
+    micro = size // (world * accumulation)
+    at = _placed(rows, (steps, accumulation, world, micro), first, by_cost=compiled.balance is not None)
+    tokens = rows.tokens[at]
+    work = (tokens if rows.cost is None else rows.cost[at]).sum(axis=(1, 3))
+    height = 1 if batch.pad == "none" else micro
+    per_step = rows.documents[at].sum(axis=(1, 3))
+    return _Stretch(size, tokens.sum(axis=(1, 3)), per_step, work, _widths(compiled, batch, tokens), height)
+
+
+def _placed(rows: _Rows, shape: tuple[int, int, int, int], start: int, *, by_cost: bool) -> Ints:
+    """Give which row of the epoch each rank takes from row `start` on: int64 (steps, accumulation, world, micro)."""
     steps, accumulation, world, micro = shape
     size = accumulation * world * micro
-    at = np.arange(steps * size).reshape(shape)
+    at = start + np.arange(steps * size).reshape(shape)
     if rows.cost is None or not by_cost:
         return at
     for step in range(steps):
-        first = step * size
+        first = start + step * size
         at[step] = first + deal(rows.cost[first : first + size], world, micro, accumulation)
     return at
 
@@ -147,42 +179,40 @@ def _parts(values: NDArray[np.float64]) -> list[float]:
     return [float(part.mean()) for part in np.array_split(values, min(PARTS, len(values)))] if len(values) else []
 
 
-def _simulate(compiled: Compiled, rows: _Rows, world: int, accumulation: int) -> Simulation:
-    batch = compiled.batch if isinstance(compiled.batch, st.Batch) else st.Batch(1)
-    micro, n = batch.size, len(rows.tokens)
-    size = world * micro * accumulation
-    steps = n // size
-    at = _placed(rows, (steps, accumulation, world, micro), by_cost=compiled.balance is not None)
-    tokens, documents = rows.tokens[at], rows.documents[at]
-    rank_step = tokens.sum(axis=(1, 3))  # (steps, world)
-    per_rank = rank_step.sum(axis=0)
-    widths = _widths(compiled, batch, tokens)
-    places = int(widths.sum()) * (1 if batch.pad == "none" else micro)
-    real = int(tokens.sum())
-    shapes = Counter(widths.reshape(-1).tolist())
-    height = 1 if batch.pad == "none" else micro
+def _simulation(
+    compiled: Compiled, rows: _Rows, parts: list[_Stretch], world: int, accumulation: int
+) -> Simulation:
+    n, steps = len(rows.tokens), sum(len(p.tokens) for p in parts)
+    per_rank, real = sum(p.tokens.sum(axis=0) for p in parts), sum(int(p.tokens.sum()) for p in parts)
+    assert not isinstance(per_rank, int)
+    documents = np.concatenate([p.documents for p in parts]).sum(axis=0)
+    places = sum(int(p.widths.sum()) * p.height for p in parts)
+    shapes: Counter[str] = Counter()
+    for p in parts:
+        shapes.update({f"{p.height}x{w}": c for w, c in Counter(p.widths.reshape(-1).tolist()).items()})
     by_source = rows.by_source.sum(axis=0)
     total, each = max(int(by_source.sum()), 1), np.maximum(rows.by_source.sum(axis=1, keepdims=True), 1)
     names = [leaf.name or "data" for leaf in compiled.leaves]
-    work = (tokens if rows.cost is None else rows.cost[at]).sum(axis=(1, 3))
+    work = np.concatenate([p.work for p in parts])
     factors = work.max(axis=1) / np.maximum(work.mean(axis=1), 1e-9) if steps else np.ones(0)
     return Simulation(
         world=world,
         accumulation=accumulation,
         rows=n,
         steps=steps,
-        left_out=n - steps * size,
+        left_out=n - sum(len(p.tokens) * p.size for p in parts),
         tokens=real,
         rank_tokens=(int(per_rank.min()), float(per_rank.mean()), int(per_rank.max())),
         padding=1 - real / places if places else 0.0,
         straggler=float(factors.mean()) if steps else 1.0,
         rank_bytes=4 * int(per_rank.max(initial=0)),
-        rank_requests=int(documents.sum(axis=(0, 1, 3)).max(initial=0)),
-        shapes={f"{height}x{w}": c for w, c in shapes.most_common(20)},
+        rank_requests=int(documents.max(initial=0)),
+        shapes=dict(shapes.most_common(20)),
         distinct_shapes=len(shapes),
         shares={name: int(t) / total for name, t in zip(names, by_source, strict=True)},
         shares_over=dict(zip(names, (rows.by_source / each).T.tolist(), strict=True)),
         stragglers=_parts(factors),
+        step_rows=[(len(p.tokens), p.size) for p in parts],
     )
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from thalweg.feed.feed import Feed
     from thalweg.feed.source import Source
 
+SHOWN = 20  # values of a setting that are written out
 Entry: TypeAlias = tuple[int, tuple[tuple[str, Fraction], ...]]  # a breakpoint and the weights from it on
 
 
@@ -35,6 +36,8 @@ def describe(value: Any) -> str:
     """Name a setting: functions by their qualified name, long values by their size."""
     if callable(value) and hasattr(value, "__qualname__"):
         return f"{getattr(value, '__module__', '')}.{value.__qualname__}".removeprefix("__main__.")
+    if isinstance(value, list | tuple | dict | set) and len(value) > SHOWN:
+        return f"{type(value).__name__} of {len(value):,}"  # data in memory: written out it would take seconds
     text = repr(value)
     if callable(value) and " at 0x" in text:
         return type(value).__qualname__  # without its address, which says nothing and changes
@@ -244,15 +247,26 @@ class Balance(Stage):
 
 @dataclass(frozen=True, eq=False)
 class Batch(Stage):
-    """`size` rows a rank and micro-batch."""
+    """`size` rows a rank and micro-batch; a ramp holds (rows of the run before, size), rising, the first at 0."""
 
-    size: int
+    size: int | tuple[tuple[int, int], ...]
     pad: str = "right"
     pad_to: int | None = None
     pad_to_multiple_of: int = 1
     pad_id: int | None = None
     collate: Any = "hf"
     verb: ClassVar[str] = "batch"
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Rows of a micro-batch, one number for each stretch of the run."""
+        return (self.size,) if isinstance(self.size, int) else tuple(n for _, n in self.size)
+
+    def growth(self) -> str:
+        """Say when the rows of a micro-batch change."""
+        assert not isinstance(self.size, int)
+        parts = [f"{n:,} from row {start:,} of the run" if start else f"{n:,}" for start, n in self.size]
+        return f"  batch: rows a rank and micro-batch: {', '.join(parts)} (steps that begin there or later)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,6 +303,15 @@ def row_lengths(capacity: int | Sequence[int]) -> Any:
         several = tuple(sorted(set(capacity)))
         return several[0] if len(several) == 1 else several
     return capacity
+
+
+def batch_sizes(size: Any) -> Any:
+    """Read the rows of a micro-batch as typed: one number, or [(rows of the run before, number)]. Checks nothing."""
+    if not isinstance(size, Sequence) or isinstance(size, str):
+        return size
+    ramp = tuple(tuple(entry) if isinstance(entry, Sequence) else entry for entry in size)
+    alone = len(ramp) == 1 and isinstance(ramp[0], tuple) and len(ramp[0]) == 2 and ramp[0][0] == 0
+    return ramp[0][1] if alone else ramp
 
 
 BATCHING = (Batch, Bucket, TokenBudget)

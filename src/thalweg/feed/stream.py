@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from thalweg.core.batch import Batch
 from thalweg.core.errors import StalledError, StateError
-from thalweg.core.state import State, digest
+from thalweg.core.state import State
 from thalweg.feed import stages as st
 from thalweg.feed.feed import Feed
 from thalweg.feed.grant import ENDED
@@ -25,8 +25,9 @@ from thalweg.feed.ledgerstream import Key
 from thalweg.feed.node import RunOptions
 from thalweg.feed.streamagree import answer_of, ask_all
 from thalweg.feed.streambatch import StreamBatcher, digests_of
-from thalweg.feed.streamchain import Chain, build
-from thalweg.feed.streamstate import mine, read, write
+from thalweg.feed.streamchain import Chain, build, leg_of
+from thalweg.feed.streamremix import Remix, going_on
+from thalweg.feed.streamstate import write
 from thalweg.feed.streamsteps import Shape, Stand, StepRows, steps
 from thalweg.plan.steps import Place
 from thalweg.work.inline import InlineMap
@@ -69,6 +70,7 @@ class StreamNode:
 
     def __init__(self, feed: Feed, options: RunOptions, ledger: Ledger | None = None) -> None:
         self.feed, self.options, self.ledger = feed, options, ledger
+        self._remix = Remix()
         self._plan = build(feed, options, None)  # names sub-streams and checks stages; reads nothing
         self._places = {s: self._plan.node.first(s) for s in self._plan.subs}
         self._counts = dict.fromkeys(self._plan.subs, 0)  # rows of each sub-stream's epoch up to its place
@@ -137,11 +139,11 @@ class StreamNode:
         group = options.epochs
         until = self._until = None if group is None else (running // group + 1) * group
         beyond = options.tail == "carry" or until is None
-        chain = self._chain = build(self.feed, options, None if beyond else until)
+        chain = self._chain = build(self.feed, options, None if beyond else until, self._remix.for_chain())
         chain.source.take_snapshots(self._snapshots)
         chain.node.restore(self._places)
         batcher = self._batcher = StreamBatcher(chain.batch, chain.pack, chain.row_maps, options.slicing)
-        shape = Shape(batcher.stage.size, options.accumulation, options.tail, until, chain.pack is not None)
+        shape = Shape(batcher.stage.sizes[0], options.accumulation, options.tail, until, chain.pack is not None)
         firsts = {s: chain.node.begin_of(s, t) for s, t in self._places.items()}
         whole = json.dumps(firsts) == json.dumps(self._places)
         epochs = {s: self._epoch_of(t) for s, t in self._places.items()}
@@ -307,21 +309,26 @@ class StreamNode:
             place = self._plan.node.origin_of(token)
             found = source.snapshot_for(sub, place)
             held[sub] = (token, self._plan.source.snapshot_for(sub, place) if found is None else found)
-        return write(self._plan.identity, self._plan.shards, step, held, counts)
+        more: Any = {"changes": self._remix.text, "begins": self._remix.begins}
+        return write(self._plan.identity, self._plan.shards, step, held, counts, **more)
 
     def _forget(self) -> None:
         if self._chain is not None and self._places:
             node = self._plan.node
             self._chain.source.forget_before({s: node.origin_of(t) for s, t in self._places.items()})
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Any], *, mix: Mapping[str, Any] | None = None) -> None:
         """Go to a state's place; a step that was under way is begun again.
+
+        Args:
+            state: what `state` gave, of all sub-streams of this rank.
+            mix: weights of the mix behind what was read for the state; None changes nothing.
 
         Raises:
             StateError: another feed, or a state that lacks a sub-stream of this rank.
+            ConfigError: weights that cannot be meant.
         """
-        self._step, places = read(state, self._plan.identity, self._plan.shards)
-        mine(places, self._plan.subs, self._plan.shards)
+        self._remix, self._plan, self._step, places = going_on(self.feed, self.options, state, mix)
         self._ready.clear()
         self._go_to({s: places[s][0] for s in self._plan.subs}, {s: places[s][2] for s in self._plan.subs})
         self._note("resumed")
@@ -342,18 +349,8 @@ class StreamNode:
     def note_leg(self) -> None:
         """Tell the ledger how this leg runs and where it begins."""
         assert self.ledger is not None
-        batch, options = self._plan.batch, self.options
-        self.ledger.describe(
-            {
-                "micro": 1 if batch is None else batch.size,
-                "accumulation": options.accumulation,
-                "tail": options.tail,
-                "seed": options.seed,
-                "shards": self._plan.shards,
-                "step": self._step,
-                "fingerprint": digest({k: v for k, v in self._plan.identity.items() if k != "map"}),
-            }
-        )
+        more = {"step": self._step, "changes": self._remix.text}
+        self.ledger.describe({**leg_of(self._plan, self.options), **more})
 
     def _note(self, event: str) -> None:
         if self.ledger is not None:

@@ -76,7 +76,7 @@ class StreamBatcher:
         Raises:
             ConfigError: a collate function can't make rows of nothing, and no row was seen to stand in.
         """
-        size = self.stage.size
+        size = self.stage.sizes[0]  # one number: a ramp is refused on a stream
         if callable(self.stage.collate) or self.stage.collate == "raw":
             if self._template is None:
                 raise ConfigError(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from thalweg.core.errors import ConfigError
+from thalweg.core.state import digest
 from thalweg.feed import stages as st
 from thalweg.feed.amap import AMapNode
 from thalweg.feed.call import FilterCall, MapCall
@@ -19,7 +20,7 @@ from thalweg.feed.merge import BATCHED
 from thalweg.feed.node import RunOptions
 from thalweg.feed.origin import IndexedOrigin, IterableOrigin, Origin
 from thalweg.feed.streamidentity import Side, identity_of
-from thalweg.feed.streammix import MixNode
+from thalweg.feed.streammix import NO_CHANGES, Changes, MixNode
 from thalweg.feed.streampack import PackNode
 from thalweg.feed.streamparts import ConcatNode, Heads
 from thalweg.feed.substreams import FileStreams, SubStreams
@@ -56,13 +57,14 @@ class Chain:
     identity: dict[str, str] = field(default_factory=dict[str, str])
 
 
-def build(feed: Feed, options: RunOptions, epochs: int | None) -> Chain:
+def build(feed: Feed, options: RunOptions, epochs: int | None, changes: Changes = NO_CHANGES) -> Chain:
     """Make the nodes; nothing is opened or started.
 
     Args:
         feed: of kind "stream".
         options: how it is run.
         epochs: epoch at which reading stops; None never.
+        changes: of the weights of its mix, at checkpoints.
 
     Raises:
         ConfigError: ranks that do not divide the sub-streams, or a stage that a stream can't have.
@@ -75,11 +77,25 @@ def build(feed: Feed, options: RunOptions, epochs: int | None) -> Chain:
             fix=f"say shards={-(-shards // place.dp_size) * place.dp_size}, or take a number of ranks that divides it",
         )  # fmt: skip
     subs = tuple(range(place.dp_rank, shards, place.dp_size))
-    run = Building(options, ByteBudget(_bytes(options.max_bytes)), subs, shards)
+    run = Building(options, ByteBudget(_bytes(options.max_bytes)), subs, shards, changes)
     chain = run.chain(feed, epochs, "")
     chain.batch = batching_of(feed)
     chain.identity = identity_of(feed, options.seed, shards)
+    if changes.weights:
+        chain.identity["changes"] = digest([[n, str(w)] for _, weights in changes.weights for n, w in weights], size=4)
     return chain
+
+
+def leg_of(chain: Chain, options: RunOptions) -> dict[str, Any]:
+    """Say how a run cuts its order, for a ledger."""
+    return {
+        "micro": 1 if chain.batch is None else chain.batch.sizes[0],
+        "accumulation": options.accumulation,
+        "tail": options.tail,
+        "seed": options.seed,
+        "shards": chain.shards,
+        "fingerprint": digest({k: v for k, v in chain.identity.items() if k != "map"}),
+    }
 
 
 def shards_of(feed: Feed) -> int | None:
@@ -109,12 +125,14 @@ class Building:
         budget: bytes in flight.
         subs: sub-streams of this rank.
         shards: number of all sub-streams.
+        changes: of the weights of the mix.
     """
 
     options: RunOptions
     budget: ByteBudget
     subs: tuple[int, ...]
     shards: int
+    changes: Changes = NO_CHANGES
 
     def chain(self, feed: Feed, epochs: int | None, name: str) -> Chain:
         """Make the chain of a feed, or of a part with a name, that reads up to an epoch."""
@@ -143,7 +161,8 @@ class Building:
         node: EventNode
         if isinstance(head, st.Mix):
             seed = self.options.seed if head.seed is None else head.seed
-            node = MixNode(nodes, head, repeats, shards=self.shards, seed=seed, epochs=epochs)
+            more: dict[str, Any] = {"shards": self.shards, "seed": seed, "epochs": epochs, "changes": self.changes}
+            node = MixNode(nodes, head, repeats, **more)
         else:
             node = ConcatNode(nodes, repeats, epochs)
         named = [(f"{own}: {word}", n) for (own, _), p in zip(head.feeds, parts, strict=True) for word, n in p.named]

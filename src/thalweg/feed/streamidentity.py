@@ -5,6 +5,7 @@ batching and `on_error` are not. Opens nothing.
 """
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 from thalweg.core.sample import Sample
@@ -54,7 +55,7 @@ def _ordering(stages: Sequence[st.Stage]) -> list[st.Stage]:
 def _word(stage: st.Stage) -> str:
     if isinstance(stage, st.Map | st.Filter):
         return f"{stage.verb} batched={getattr(stage, 'batched', False)}"
-    return str(stage)
+    return f"{stage.verb} {[(f.name, getattr(stage, f.name)) for f in fields(stage)]}"
 
 
 class Side:

@@ -37,6 +37,22 @@ HELD = 100_000  # samples of one source that may wait for their sub-streams' tur
 AHEAD = 256  # positions of the interleave worked out at once
 
 
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Weights that replace a schedule from a place on.
+
+    Args:
+        weights: (number, weights) of each change, in order.
+        begins: sub-stream -> for each change the samples of the run, handed on to it, before it.
+    """
+
+    weights: tuple[st.Entry, ...] = ()
+    begins: Mapping[int, Sequence[int]] = field(default_factory=dict[int, Sequence[int]])
+
+
+NO_CHANGES = Changes()
+
+
 @dataclass(slots=True)
 class _Place:
     """Where a sub-stream stands; the first eleven fields are its token.
@@ -100,6 +116,7 @@ class MixNode:
         shards: number of all sub-streams; breakpoints count samples over all of them.
         seed: of the phases.
         epochs: epoch at which reading stops; None never.
+        changes: weights that replaced those of the stage at checkpoints, and where in each sub-stream.
     """
 
     def __init__(
@@ -111,10 +128,13 @@ class MixNode:
         shards: int,
         seed: int,
         epochs: int | None,
+        changes: Changes = NO_CHANGES,
     ) -> None:
         self._parts, self._stage, self._repeats = list(parts), stage, list(repeats)
         self._shards, self._seed, self._epochs = shards, seed, epochs
         self._starts = [start for start, _ in stage.schedule]
+        self._weights = [dict(weights) for _, weights in (*stage.schedule, *changes.weights)]
+        self._changed = changes.begins
         self._places: dict[int, _Place] = {}
         self._runs: list[Iterator[Event]] = []
         self._held: list[dict[int, deque[Event]]] = []
@@ -140,9 +160,17 @@ class MixNode:
         """Give (epoch, place in each part)."""
         return (int(token[0]), [p.origin_of(t) for p, t in zip(self._parts, token[1], strict=True)])
 
+    def head_of(self, token: Token) -> Token:
+        """Give the place itself."""
+        return token
+
     def restore(self, tokens: Mapping[int, Token]) -> None:
         """Go to the places of these sub-streams."""
         self._places = {s: _Place.of(t) for s, t in tokens.items()}
+        for sub, at in self._places.items():
+            if at.position and at.total in self._changed.get(sub, ()):  # its errors are those of the old weights
+                at.order = self._interleave(self._entry(sub, at.total - 1), at)
+                at.turn_rates()
         for k, part in enumerate(self._parts):
             part.restore({s: at.tokens[k] for s, at in self._places.items()})
 
@@ -204,16 +232,22 @@ class MixNode:
             at.turn_rates()
 
     def _entry(self, sub: int, total: int) -> int:
+        passed = [i for i, begin in enumerate(self._changed.get(sub, ())) if begin <= total]
+        if passed:
+            return len(self._starts) + passed[-1]
         return bisect_right(self._starts, total * self._shards + sub) - 1
+
+    def _interleave(self, entry: int, at: _Place) -> Interleave | None:
+        weights = self._weights[entry]
+        rates = [weights[name] * (k not in at.out) for k, (name, _) in enumerate(self._stage.feeds)]
+        return Interleave(rates, at.phases) if any(rates) else None
 
     def _wanted(self, sub: int, at: _Place) -> int | None:
         """Say which part gives the next sample; None where none is left."""
         if at.order is None:
-            weights = self._stage.schedule[self._entry(sub, at.total)][1]
-            rates = [w if k not in at.out else w * 0 for k, (_, w) in enumerate(weights)]
-            if not any(rates):
+            at.order = self._interleave(self._entry(sub, at.total), at)
+            if at.order is None:
                 return None
-            at.order = Interleave(rates, at.phases)
         if not at.coming:
             at.coming.extend(at.order.span(at.position, at.position + AHEAD)[0].tolist())
         return at.coming[0]

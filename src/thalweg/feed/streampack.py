@@ -16,6 +16,7 @@ from thalweg.core.sample import IGNORE_INDEX, INPUT_IDS, LABELS, LOSS_SPANS, Sam
 from thalweg.core.tally import Tally
 from thalweg.feed import stages as st
 from thalweg.feed.events import END, EPOCH, FAIL, ID, ITEM, PASS, SOURCE, VALUE, Event, EventNode, Token
+from thalweg.feed.losses import written
 from thalweg.plan.pack_state import PackedRow, Packer
 from thalweg.plan.pack_stream import packer
 
@@ -45,6 +46,7 @@ class _Sub:
 
     packer: Packer
     place: Token  # upstream place after the last event
+    read: Token  # the same, with a document whose pieces are not all packed
     next_key: int = 0
     seen: int = 0  # keys read again after a restore; equal to next_key once all are back
     needed: frozenset[int] = frozenset()
@@ -55,13 +57,15 @@ class _Sub:
 class PackNode:
     """Packs each sub-stream's documents into rows; the value of an event is the row as a list of `Piece`.
 
-    Token: (upstream place before the oldest document needed, its key, next key, packer state, rows ready).
+    Token: (upstream place before the oldest document needed, its key, next key, packer state, rows ready). Where a
+    document is needed, the place behind all that were read is sixth.
     """
 
     def __init__(self, upstream: EventNode, stage: st.Pack) -> None:
         self._upstream, self._stage = upstream, stage
         self._subs: dict[int, _Sub] = {}
         self.tally = Tally()
+        self.lost: dict[str, tuple[int, int]] = {}  # reason -> documents, tokens: left out or cut
 
     def _packer(self) -> Packer:
         stage = self._stage
@@ -79,17 +83,21 @@ class PackNode:
         """Give the source's place inside a token."""
         return self._upstream.origin_of(token[0])
 
+    def head_of(self, token: Token) -> Token:
+        """Give the place up to which the head was read for a token, documents in no row yet included."""
+        return self._upstream.head_of(token[5] if len(token) > 5 else token[0])
+
     def restore(self, tokens: Mapping[int, Token]) -> None:
         """Go to the places of these sub-streams."""
         self._subs = {}
-        for sub, (place, base, next_key, state, pending) in tokens.items():
+        for sub, (place, base, next_key, state, pending, *_) in tokens.items():
             made = self._packer()
             rows = [PackedRow(list(k), f, None if p is None else [tuple(x) for x in p]) for k, f, p in pending]
             needed = {k for row in rows for k in row.keys}
             if state is not None:
                 made.restore(state)
                 needed.update(state["keys"], state["open_keys"])
-            self._subs[sub] = _Sub(made, place, int(next_key), int(base), frozenset(needed), rows)
+            self._subs[sub] = _Sub(made, place, place, int(next_key), int(base), frozenset(needed), rows)
         self._upstream.restore({s: t[0] for s, t in tokens.items()})
 
     def __iter__(self) -> Iterator[Event]:
@@ -103,6 +111,7 @@ class PackNode:
                 yield event
                 return
             held = self._subs[sub]
+            held.read = token
             if kind == ITEM:
                 yield from self._take(sub, held, event)
             held.place = token
@@ -171,7 +180,7 @@ class PackNode:
         if oldest is None:
             return (held.place, held.next_key, held.next_key, packed, pending)
         before = next((d.before for d in held.docs.values() if d.first == oldest), held.place)
-        return (before, oldest, held.next_key, packed, pending)
+        return (before, oldest, held.next_key, packed, pending, held.read)
 
     def _pieces(self, event: Event) -> list[Piece]:
         """Apply the overlong rule to one document."""
@@ -189,12 +198,13 @@ class PackNode:
         if n <= stage.longest or stage.policy == "concat_split" or stage.overlong == "alone":
             return [Piece(sample, 0, n, name, source)]
         if stage.overlong == "drop":
-            self.tally.drop("overlong")
+            self._lose("overlong", n)
             return []
         if stage.overlong == "truncate":
             if not trained(sample, stage.longest):
-                self.tally.drop("nothing in the loss after truncation")
+                self._lose("no token in the loss after truncation", n)
                 return []
+            self._lose("truncated", n - stage.longest, dropped=False)
             return [Piece(sample, 0, stage.longest, name, source)]
         if stage.overlong == "split":
             if LOSS_SPANS in sample or LABELS in sample:
@@ -207,11 +217,23 @@ class PackNode:
                     )
             cuts = range(0, n, stage.longest)
             self.tally.made += len(cuts) - 1
+            self._lose("split", 0, dropped=False)
             return [Piece(sample, a, min(a + stage.longest, n), name, source) for a in cuts]
         raise InputError(
             f"sample {str(name)!r} has {n:,} tokens and rows take {stage.longest:,}", where=str(stage),
             fix='say overlong="drop", "truncate", "split" or "alone"',
         )  # fmt: skip
+
+    def _lose(self, reason: str, tokens: int, *, dropped: bool = True) -> None:
+        """Count a document that is left out, or cut, with the tokens that are in no row."""
+        documents, before = self.lost.get(reason, (0, 0))
+        self.lost[reason] = (documents + 1, before + tokens)
+        if dropped:
+            self.tally.drop(reason)
+
+    def stats(self) -> dict[str, Any]:
+        """Count documents, and those left out or cut with their tokens, by reason."""
+        return {**self.tally.to_dict(), "lost": written(self.lost)}
 
     def stop(self) -> None:
         """Wake upstream."""

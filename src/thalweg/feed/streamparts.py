@@ -72,6 +72,10 @@ class ConcatNode:
         """Give (epoch, place in each part)."""
         return (int(token[0]), [p.origin_of(t) for p, t in zip(self._parts, token[3], strict=True)])
 
+    def head_of(self, token: Token) -> Token:
+        """Give the place itself."""
+        return token
+
     def restore(self, tokens: Mapping[int, Token]) -> None:
         """Go to the places of these sub-streams."""
         self._at = {s: (int(t[0]), int(t[1]), int(t[2])) for s, t in tokens.items()}

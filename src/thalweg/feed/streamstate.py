@@ -6,7 +6,7 @@ be put together and continued by any number of ranks that divides them. Knows no
 
 import json
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from thalweg.core.errors import StateError
@@ -23,7 +23,14 @@ def sub_key(sub: int) -> str:
 
 
 def write(
-    identity: Mapping[str, str], shards: int, step: int, places: Mapping[int, tuple[Any, Any]], rows: Mapping[int, int]
+    identity: Mapping[str, str],
+    shards: int,
+    step: int,
+    places: Mapping[int, tuple[Any, Any]],
+    rows: Mapping[int, int],
+    *,
+    changes: str = "",
+    begins: Mapping[int, Sequence[int]] | None = None,
 ) -> State:
     """Write a state.
 
@@ -33,6 +40,8 @@ def write(
         step: steps handed over.
         places: sub-stream -> (token, newest state of the source at or before it, or None).
         rows: sub-stream -> rows that it gave in its epoch.
+        changes: of the weights of a mix, as text.
+        begins: sub-stream -> where each of them begins in it.
     """
     state: State = {
         "kind": KIND,
@@ -41,9 +50,11 @@ def write(
         "fingerprint": digest({k: v for k, v in identity.items() if k != "map"}),
         "shards": str(shards),
         "step": str(step),
+        "changes": changes,
     }
     for sub, (token, snapshot) in sorted(places.items()):
         value = {"place": token, "source": snapshot, "rows": rows[sub]}
+        value |= {"changes": list(begins[sub])} if begins else {}
         state[sub_key(sub)] = json.dumps(value, separators=(",", ":"))
     return state
 
@@ -70,7 +81,7 @@ def read(
             fix=f"say shards={state['shards']}; the number of ranks must divide it",
         )  # fmt: skip
     saved = dict(item.split(":", 1) for item in str(state["parts"]).split())
-    for part in {**saved, **identity}:
+    for part in sorted({**saved, **identity}):
         if saved.get(part) != identity.get(part) and part != "map":
             raise StateError(
                 f"the state belongs to another feed: its {part} differs", where=f"part {part!r}",
@@ -86,6 +97,12 @@ def read(
     return int(state["step"]), places
 
 
+def begins_of(state: Mapping[str, Any]) -> dict[int, list[int]]:
+    """Read where the changes of weights begin in each sub-stream of a state; empty where there are none."""
+    found = {int(k.removeprefix(SUB)): json.loads(v).get("changes") for k, v in state.items() if k.startswith(SUB)}
+    return {sub: [int(n) for n in begins] for sub, begins in found.items() if begins}
+
+
 def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Put the states of all ranks together, so that another number of ranks can continue.
 
@@ -99,7 +116,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     first: Mapping[str, Any] | None = None
     for state in states:
         first = state if first is None else first
-        for key in ("kind", "parts", "shards", "step"):
+        for key in ("kind", "parts", "shards", "step", "changes"):
             if state.get(key) != first.get(key):
                 raise StateError(
                     f"states differ in {key!r}: {first.get(key)} and {state.get(key)}", where="merge_states",

@@ -56,6 +56,10 @@ class SubStreams:
         """Give the place itself."""
         return token
 
+    def head_of(self, token: Token) -> Token:
+        """Give the place itself."""
+        return token
+
     def restore(self, tokens: Mapping[int, Token]) -> None:
         """Go to the places of these sub-streams."""
         self._next = {s: (int(t[0]), int(t[1])) for s, t in tokens.items()}
@@ -177,6 +181,10 @@ class FileStreams:
         return self.first(sub, int(token[0]))
 
     def origin_of(self, token: Token) -> Token:
+        """Give the place itself."""
+        return token
+
+    def head_of(self, token: Token) -> Token:
         """Give the place itself."""
         return token
 

@@ -95,7 +95,7 @@ class Sums:
 
 
 def tables_of(
-    leaves: Sequence[Leaf], packing: st.Pack | None, seed: int, losses: dict[str, int], *, sums: bool
+    leaves: Sequence[Leaf], packing: st.Pack | None, seed: int, losses: dict[str, tuple[int, int]], *, sums: bool
 ) -> list[SourceTable]:
     """Put sources into tables; samples that can't be delivered leave them here.
 
@@ -103,7 +103,7 @@ def tables_of(
         leaves: the sources.
         packing: the packing stage; None leaves nothing out.
         seed: the loader's.
-        losses: reason -> samples left out; filled.
+        losses: reason -> (samples, tokens) left out; filled.
         sums: the tokens of sources are asked for.
 
     Raises:
@@ -132,15 +132,18 @@ def _refuse_long(leaves: Sequence[Leaf], found: Sequence[Sums], top: int) -> Non
     )
 
 
-def _table(leaf: Leaf, found: Sums | None, packing: st.Pack | None, seed: int, losses: dict[str, int]) -> SourceTable:
+def _table(
+    leaf: Leaf, found: Sums | None, packing: st.Pack | None, seed: int, losses: dict[str, tuple[int, int]]
+) -> SourceTable:
     gaps, tokens = None, None
     if found is not None and packing is not None:
         dropped = found.long if packing.overlong == "drop" else 0
         tokens = found.tokens - (found.long_tokens if dropped else 0)
         if len(found.gaps):
             gaps = found.gaps
-            losses["empty"] = losses.get("empty", 0) + found.empty
-            losses["overlong"] = losses.get("overlong", 0) + dropped
+            for reason, n, lost in (("empty", found.empty, 0), ("overlong", dropped, found.tokens - tokens)):
+                before = losses.get(reason, (0, 0))
+                losses[reason] = (before[0] + n, before[1] + lost)
     elif found is not None:
         tokens = found.tokens
     shuffle = leaf.shuffle

@@ -14,7 +14,8 @@ from thalweg.feed.events import END, FAIL, ID, ITEM, PASS, SOURCE, Event, EventN
 class WindowNode:
     """Shuffles each sub-stream in consecutive blocks of `size` samples.
 
-    Token: (upstream token before the block, block, samples of it handed over).
+    Token: (upstream token before the block, block, samples of it handed over). Inside a block its last sample's place
+    is fourth.
 
     Args:
         upstream: gives the samples.
@@ -39,6 +40,10 @@ class WindowNode:
     def origin_of(self, token: Token) -> Token:
         """Give the source's place inside a token."""
         return self._upstream.origin_of(token[0])
+
+    def head_of(self, token: Token) -> Token:
+        """Give the place up to which the head was read for a token: the whole block that it stands in."""
+        return self._upstream.head_of(token[3] if len(token) > 3 else token[0])
 
     def restore(self, tokens: Mapping[int, Token]) -> None:
         """Go to the beginning of each sub-stream's block; what was handed over of it is left out once it is full."""
@@ -81,7 +86,7 @@ class WindowNode:
             self._start[sub], self._block[sub] = after, number + 1
         for place in range(given, n):
             event = block[order[place]]
-            token = (after, number + 1, 0) if whole and place == n - 1 else (before, number, place + 1)
+            token = (after, number + 1, 0) if whole and place == n - 1 else (before, number, place + 1, block[-1][3])
             yield (ITEM, sub, event[2], token, event[ID], epoch, event[SOURCE])
 
     def stop(self) -> None:
@@ -114,6 +119,10 @@ class GroupNode:
     def origin_of(self, token: Token) -> Token:
         """Give the source's place inside a token."""
         return self._upstream.origin_of(token)
+
+    def head_of(self, token: Token) -> Token:
+        """Give the place up to which the head was read for a token."""
+        return self._upstream.head_of(token)
 
     def restore(self, tokens: Mapping[int, Token]) -> None:
         """Go to the beginning of each sub-stream's group."""

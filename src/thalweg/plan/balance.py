@@ -39,6 +39,10 @@ class Cost:
     def of_model(cls, config: Mapping[str, Any]) -> "Cost":
         """Count operations of a forward pass from a model's configuration (decoder with causal attention).
 
+        For each token two operations a parameter (q, k, v and output projections, a gated MLP of three matrices, the
+        output layer); for each pair of tokens under the causal mask four operations a channel and layer: scores and
+        weighted values. n tokens have n^2 / 2 pairs. Source: Kaplan et al. 2020 (arXiv:2001.08361), table 1.
+
         Args:
             config: hidden_size, num_hidden_layers, num_attention_heads; optional intermediate_size,
                 num_key_value_heads, head_dim, vocab_size, num_experts_per_tok with moe_intermediate_size.

@@ -6,7 +6,7 @@ no token: lengths come from the table.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -33,6 +33,7 @@ class Packed:
         start: int64 (m,) or None: first token of each piece.
         stop: int64 (m,) or None: end of each piece.
         capacities: int64 (r,) or None: tokens of each row, where rows differ.
+        loss: what was cut or left out: reason -> (documents, tokens).
     """
 
     order: Ints
@@ -40,6 +41,7 @@ class Packed:
     start: Ints | None = None
     stop: Ints | None = None
     capacities: Ints | None = None
+    loss: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
 
 
 class Keeper(Protocol):
@@ -72,6 +74,7 @@ class Block:
         start: int64 (m,) or None: first token of each piece.
         stop: int64 (m,) or None: end of each piece.
         lengths: int (m,) or None: tokens of each document or piece, where known.
+        loss: what its packing cut or left out: reason -> (documents, tokens).
     """
 
     epoch: int
@@ -83,6 +86,7 @@ class Block:
     start: Ints | None = None
     stop: Ints | None = None
     lengths: Ints | None = None
+    loss: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     sums: dict[str, Ints] = field(default_factory=dict[str, Ints], repr=False)
 
     def __len__(self) -> int:
@@ -118,6 +122,7 @@ class Block:
             None if self.start is None else self.start[at],
             None if self.stop is None else self.stop[at],
             None if self.lengths is None else self.lengths[at],
+            self.loss,
         )
 
 
@@ -288,6 +293,7 @@ class Order:
             start=rows.start,
             stop=rows.stop,
             lengths=lengths[rows.order] if rows.start is None or rows.stop is None else rows.stop - rows.start,
+            loss=rows.loss,
         )
         if self.seed is not None:
             return block.take(generator(self.seed, "rows", draws.epoch, draws.number).permutation(len(block)))

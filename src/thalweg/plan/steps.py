@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from thalweg.core.errors import ConfigError
+from thalweg.plan.ramp import Ramp
 
 TAILS = ("drop", "carry", "pad", "repeat")
 REPEATED = "repeated"  # rows that come again to fill a step; never counted
@@ -89,20 +90,27 @@ class Step(NamedTuple):
     filler: int
     after: Place
 
+    @property
+    def size(self) -> int:
+        """Count its rows, filler included."""
+        return sum(s.stop - s.start for s in self.spans) + self.filler
+
 
 class Walk:
     """Steps one after another.
 
     Args:
         counts: rows of each block.
-        size: rows of a step: world x micro-batch x accumulation.
+        size: rows of a step: world x micro-batch x accumulation; a ramp where that changes over the run.
         tail: "drop" | "carry" | "pad" | "repeat".
         epochs: of one `for`; None is endless.
     """
 
-    def __init__(self, counts: Counts, size: int, tail: str, epochs: int | None) -> None:
-        self.counts, self.size, self.tail, self.epochs = counts, size, tail, epochs
+    def __init__(self, counts: Counts, size: int | Ramp, tail: str, epochs: int | None) -> None:
+        self.counts, self.tail, self.epochs = counts, tail, epochs
+        self.ramp = size if isinstance(size, Ramp) else Ramp.of(size)
         self._block = (-1, -1, 0)  # the block looked at last, and its rows
+        self._epochs: dict[int, int] = {}  # rows of the run before each epoch, as far as the ramp asks
 
     def steps(self, place: Place) -> Iterator[Step]:
         """Give the steps of one `for` from a place: to the end of its group of epochs.
@@ -134,15 +142,40 @@ class Walk:
             if block >= self.counts.num_blocks(epoch):
                 return None
             self._block = (epoch, block, self.counts.num_rows(epoch, block))
-        size = self.size
-        if row + 2 * size > self._block[2]:
+        size = self.size(place)
+        if row + size + self.ramp.largest > self._block[2]:
             return None
         span = Span(epoch, block, row, row + size, passed, base + passed - row)
         return Step(epoch, (span,), 0, Place(epoch, block, row + size, passed + size, base))
 
     def begins(self, place: Place) -> bool:
         """Say whether a step begins at a place in what is left of its epoch."""
-        return self.left(place, self.size if self.tail == "drop" else 1)
+        return self.left(place, self.size(place) if self.tail == "drop" else 1)
+
+    def size(self, place: Place) -> int:
+        """Give the rows of a step that begins at a place."""
+        return self.ramp.size(self.before(place)) if self.ramp.last else self.ramp.first
+
+    def before(self, place: Place) -> int:
+        """Count the rows of the run before a place, as the ramp counts them: behind its last breakpoint any number.
+
+        Every row of an epoch counts when the epoch is over, also one that a tail left out: the number depends on the
+        order alone, not on the layouts that it was walked at.
+        """
+        epoch = place.epoch
+        if epoch not in self._epochs:
+            self._epochs[epoch] = place.base if place.base else self._counted(epoch)
+        return self._epochs[epoch] + place.passed
+
+    def _counted(self, epoch: int) -> int:
+        """Count the rows of all epochs before one, no further than the ramp goes."""
+        rows = 0
+        for e in range(epoch):
+            for block in range(self.counts.num_blocks(e)):
+                if rows >= self.ramp.last:
+                    return rows
+                rows += self.counts.num_rows(e, block)
+        return rows
 
     def left(self, place: Place, rows: int) -> bool:
         """Say whether at least so many rows are left in the epoch; looks at no more blocks than it must."""
@@ -156,7 +189,7 @@ class Walk:
     def step(self, place: Place) -> Step:
         """Give the step that begins at a place."""
         spans: list[Span] = []
-        place, need = self._take(place, self.size, spans)
+        place, need = self._take(place, self.size(place), spans)
         epoch = spans[0].epoch
         filler, empty = 0, 0
         while need:
@@ -215,20 +248,21 @@ class Walk:
         end = (place.epoch // self.epochs + 1) * self.epochs
         if self.tail == "carry":
             rows = sum(self.counts.rows(e) for e in range(place.epoch, end)) - place.passed
-            return -(-max(rows, 0) // self.size)
+            return self.ramp.steps(self.before(place) if self.ramp.last else 0, max(rows, 0))
         return sum(self.count_in(e, place.passed if e == place.epoch else 0) for e in range(place.epoch, end))
 
     def count_in(self, epoch: int, index: int = 0) -> int:
         """Count the steps that begin in an epoch at or behind its row `index`."""
         left = max(self.counts.rows(epoch) - index, 0)
-        return left // self.size if self.tail == "drop" else -(-left // self.size)
+        before = self.before(Place(epoch, passed=index)) if self.ramp.last else 0
+        return self.ramp.steps(before, left, whole=self.tail == "drop")
 
     def never(self, epoch: int) -> ConfigError:
         """Say that no step will ever begin."""
-        rows = self.counts.rows(max(epoch - 1, 0))
+        rows, size = self.counts.rows(max(epoch - 1, 0)), self.size(Place(epoch))
         works = "carry, pad or repeat" if rows else "none: there is no row"
         return ConfigError(
-            f"an epoch has {rows:,} rows and a step takes {self.size:,}: with tail={self.tail!r} no step begins",
+            f"an epoch has {rows:,} rows and a step takes {size:,}: with tail={self.tail!r} no step begins",
             where="Loader(epochs=None)",
             fix=f"tails that work: {works}; or a smaller global batch",
         )

@@ -86,15 +86,16 @@ def batched(feed: Feed, size: int, word: str, *, multiple: int = 1, collate: Any
         collate: dialect or function, where the feed has no batching stage.
 
     Raises:
-        ConfigError: the feed batches another number of rows.
+        ConfigError: the feed batches another number of rows (a ramp: none of its numbers).
     """
     there = next((s for s in feed.stages if isinstance(s, st.BATCHING)), None)
     if there is None:
         return feed.batch(size, pad_to_multiple_of=multiple, collate=collate)
-    if isinstance(there, st.Batch) and there.size != size:
+    sizes = there.sizes if isinstance(there, st.Batch) else [size]
+    if size not in sizes:
         raise ConfigError(
             f"{there} in the feed and {word}={size} in args", where="with_feed",
-            fix=f"leave .batch out of the feed, or say {word}={there.size}",
+            fix=f"leave .batch out of the feed, or say {word}={max(sizes)}",
         )  # fmt: skip
     return feed
 
