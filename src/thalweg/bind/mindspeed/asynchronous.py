@@ -220,6 +220,8 @@ class AsyncPreprocessIterableDataset(IterableDataset[dict[str, Any]]):  # type: 
         """
         if state.get("kind") != STATE_KIND or state.get("version", 0) > VERSION:
             raise StateError(f"a state of kind {state.get('kind')!r} was given to {STATE_KIND!r}")
+        if "batch_size" in state and not hasattr(self, "batch_size"):
+            raise StateError(f"the state is of groups of {state['batch_size']}", fix="keep async_preprocess")
         if state["workers"] != division()[1]:
             raise StateError(
                 f"the state was saved with {state['workers']} DataLoader workers and this is one of {division()[1]}",

@@ -21,7 +21,7 @@ from thalweg.bind.mindspeed.asynchronous import AsyncPreprocessIterableDataset
 from thalweg.bind.mindspeed.config import report
 from thalweg.bind.mindspeed.distributed import DistributedIterableDataset
 from thalweg.bind.mindspeed.keys import Basic, DatasetParam
-from thalweg.bind.mindspeed.mapped import AlignedIterable, MappedIterableDataset
+from thalweg.bind.mindspeed.mapped import AlignedIterable, preprocessed
 from thalweg.bind.mindspeed.place import data_parallel_place, place_of
 from thalweg.bind.mindspeed.samples import Preprocess
 from thalweg.core.errors import ConfigError, InputError, SampleError
@@ -31,7 +31,6 @@ from thalweg.core.state import digest
 from thalweg.core.topology import Topology
 from thalweg.encode.errors import EncodeError
 
-Streamed: TypeAlias = AsyncPreprocessIterableDataset | MappedIterableDataset
 _ARRAYS = ("input_ids", "labels", "position_ids", "mm_token_type_ids", "image_grid_thw", "video_grid_thw")
 
 
@@ -118,11 +117,13 @@ def _built(param: DatasetParam, files: list[str], most: int | None, place: Topol
     raw = raw if most is None else raw.take(most)
     aligned = align_dataset(raw, param.attributes, basic)
     shard = DistributedIterableDataset(aligned, num_dp=place.dp_size, dp_rank=place.dp_rank)
-    preprocess = Preprocess(param)
-    if not basic.async_preprocess:
-        return MappedIterableDataset(shard, preprocess, basic.preprocessing_batch_size)
-    return AsyncPreprocessIterableDataset(
-        shard, preprocess, basic.async_preprocess_buffer_size, basic.preprocessing_num_workers
+    return preprocessed(
+        shard,
+        Preprocess(param),
+        async_preprocess=basic.async_preprocess,
+        buffer_size=basic.async_preprocess_buffer_size,
+        num_workers=basic.preprocessing_num_workers,
+        batch_size=basic.preprocessing_batch_size,
     )
 
 

@@ -12,7 +12,6 @@ from thalweg.bind.mindspeed.collate import MMCollator
 from thalweg.bind.mindspeed.config import report
 from thalweg.bind.mindspeed.dataset import MMDataset
 from thalweg.bind.mindspeed.keys import Dataloader, read_dataloader
-from thalweg.bind.mindspeed.mapped import MappedIterableDataset
 from thalweg.bind.torch.place import agreement
 from thalweg.bind.torch.tensors import finisher
 from thalweg.core.batch import Batch
@@ -123,7 +122,7 @@ def _feed(dataset: Any, param: Dataloader, seed: int) -> tuple[Feed, Topology]:
     if isinstance(dataset, MMDataset):
         feed = from_dataset(dataset, fingerprint=dataset.fingerprint)
         return (feed.shuffle(seed) if param.shuffle else feed), dataset.place
-    if not isinstance(dataset, AsyncPreprocessIterableDataset | MappedIterableDataset):
+    if not isinstance(dataset, AsyncPreprocessIterableDataset):
         raise ConfigError(f"{type(dataset).__name__} is not of build_mm_dataset", where="build_mm_dataloader")
     if param.dataloader_mode == "sampler":
         raise ConfigError(

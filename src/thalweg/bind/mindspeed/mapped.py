@@ -1,20 +1,22 @@
-"""`dataset.map(batched=True)` on one rank's stream, and aligned streams: iterables with a place of their own.
+"""`dataset.map(batched=True)` on one rank's stream, aligned streams, and which of the two ways a stream is mapped.
 
-Decides that records are preprocessed in groups in the thread that asks, that the order is that of the stream, and
-what the place between two samples of one group is. Knows no function and no format.
+Decides that records are preprocessed in groups in the thread that asks, where `async_preprocess` does not say
+otherwise; order, windows and places are those of the asynchronous dataset. Knows no function and no format.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
-from typing import Any, NoReturn
+from typing import Any
 
-from torch.utils.data import IterableDataset
-
-from thalweg.bind.mindspeed.distributed import DistributedIterableDataset, raise_no_length
-from thalweg.bind.torch.worker import division
+from thalweg.bind.mindspeed.asynchronous import AsyncPreprocessIterableDataset, unwrapped
+from thalweg.bind.mindspeed.distributed import DistributedIterableDataset
 from thalweg.core.errors import StateError
+from thalweg.feed.call import EventCall
+from thalweg.feed.events import VALUE, Event, EventNode
+from thalweg.feed.window import GroupNode
+from thalweg.work.percopy import for_worker
 
-KIND, VERSION = "mapped", 1
+BATCH = 1000  # records of a call where nobody says, as `datasets` does
+Batched = Callable[[dict[str, list[Any]]], Any]
 
 
 class AlignedIterable:
@@ -39,80 +41,93 @@ class AlignedIterable:
                 yield made
 
 
-class MappedIterableDataset(IterableDataset[dict[str, Any]]):  # type: ignore[misc]
-    """Preprocess a rank's stream in groups, synchronously: the same samples in the same order as asynchronously.
+def preprocessed(
+    shard: DistributedIterableDataset,
+    preprocess_fn: Batched,
+    *,
+    async_preprocess: bool = False,
+    buffer_size: int | None = None,
+    num_workers: int | None = None,
+    batch_size: int | None = None,
+    **words: Any,
+) -> AsyncPreprocessIterableDataset:
+    """Preprocess a rank's stream as its settings say; both ways give the same samples in the same order.
+
+    Args:
+        shard: of this rank.
+        preprocess_fn: dict of lists -> dict of lists; its columns replace those of the record.
+        async_preprocess: in background workers, one record a call; else as it is read, in groups.
+        buffer_size: samples between reading and hand-over, asynchronously only.
+        num_workers: asynchronously only.
+        batch_size: records of a call, where calls take groups; None: 1,000.
+        words: of `AsyncPreprocessIterableDataset`.
+    """
+    if async_preprocess:
+        return AsyncPreprocessIterableDataset(shard, preprocess_fn, buffer_size, num_workers, **words)
+    return MappedIterableDataset(shard, preprocess_fn, batch_size or BATCH, **words)
+
+
+class _BatchOfMany:
+    """Calls a batched function with a group of records."""
+
+    def __init__(self, fn: Batched) -> None:
+        self.fn = fn
+
+    def __call__(self, event: Event) -> list[dict[str, Any]]:
+        """Give the samples that the function makes of a group."""
+        records = [e[VALUE] for e in event[VALUE]]
+        names = dict.fromkeys(name for record in records for name in record)
+        return unwrapped(self.fn({name: [record.get(name) for record in records] for name in names}))
+
+    def for_worker(self) -> EventCall:
+        """Give a call for one worker thread: tokenizers are its own."""
+        fn = for_worker(self.fn)
+        return self if fn is self.fn else _BatchOfMany(fn)
+
+
+class MappedIterableDataset(AsyncPreprocessIterableDataset):
+    """Preprocess a rank's stream in groups, in the thread that asks, with a place between any two samples.
 
     Args:
         dataset: of this rank, sharded before it comes here.
         preprocess_fn: dict of lists -> dict of lists.
-        batch_size: records of a call.
+        batch_size: records of a call, at least 1; the last one of a pass may have fewer.
+        shuffle_buffer: see `AsyncPreprocessIterableDataset`.
+        seed: of the windows.
     """
 
-    def __init__(self, dataset: DistributedIterableDataset, preprocess_fn: Any, batch_size: int = 1000) -> None:
-        self.dataset, self.preprocess_fn, self.batch_size = dataset, preprocess_fn, batch_size
-        self._before: Any = None  # place of the stream at the beginning of the group under way
-        self._given = 0  # samples of that group handed over
-        self._resumed = False
+    def __init__(
+        self,
+        dataset: Any,
+        preprocess_fn: Batched,
+        batch_size: int = BATCH,
+        *,
+        shuffle_buffer: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(dataset, preprocess_fn, 1, 1, mode="inline", shuffle_buffer=shuffle_buffer, seed=seed)
+        self.batch_size = max(1, batch_size)
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Give one pass: from the place of a loaded state right after `load_state_dict`, else from the beginning."""
-        resumed, self._resumed = self._resumed, False
-        skip = self._given if resumed else 0
-        if not resumed:
-            self._before, self._given = None, 0
-        if resumed and self._before is not None:
-            self.dataset.load_state_dict(self._before)
-        worker, workers = division()
-        items = self.dataset.items()
-        while True:
-            before = self.dataset.state_dict()
-            group = list(islice(items, self.batch_size * workers))
-            if not group:
-                self._before, self._given = None, 0
-                return
-            self._before, self._given = before, skip
-            columns = {k: [r[k] for r in group[worker::workers]] for k in group[0]}
-            made = self.preprocess_fn(columns)
-            count = len(next(iter(made.values()), []))
-            for i in range(skip, count):
-                self._given = i + 1
-                yield {k: v[i] for k, v in made.items()}
-            skip = 0
+    def _grouped(self, samples: EventNode) -> EventNode:
+        """Give `batch_size` records to a call."""
+        return GroupNode(samples, self.batch_size)
+
+    def _call(self) -> EventCall:
+        return _BatchOfMany(self.preprocess_fn)
 
     def state_dict(self) -> dict[str, Any]:
         """Give the place after the last sample handed over, as plain data."""
-        return {
-            "kind": KIND,
-            "version": VERSION,
-            "before": self._before,
-            "given": self._given,
-            "workers": division()[1],
-            "batch_size": self.batch_size,
-        }
+        return {**super().state_dict(), "batch_size": self.batch_size}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state at the next `iter`.
 
         Raises:
-            StateError: a state of something else, or of groups of another size.
+            StateError: a state of something else, of groups of another size, or of other DataLoader workers.
         """
-        if state.get("kind") != KIND or state.get("version", 0) > VERSION:
-            raise StateError(f"a state of kind {state.get('kind')!r} was given to {KIND!r}")
-        if (state["batch_size"], state["workers"]) != (self.batch_size, division()[1]):
+        if state.get("batch_size") != self.batch_size:
             raise StateError(
-                f"the state is of groups of {state['batch_size']} in {state['workers']} workers",
-                fix="keep preprocessing_batch_size and num_workers",
+                f"the state is of groups of {state.get('batch_size')}, and these are of {self.batch_size}",
+                fix="keep preprocessing_batch_size and async_preprocess",
             )
-        self._before, self._given, self._resumed = state["before"], int(state["given"]), True
-
-    def set_epoch(self, epoch: int) -> None:
-        """Use another order from the next `iter` on, where the source has one."""
-        self.dataset.set_epoch(epoch)
-
-    def __len__(self) -> NoReturn:  # noqa: PLE0303
-        """Refuse: a stream has no length."""
-        raise_no_length(type(self).__name__)
-
-    def __getitem__(self, index: Any) -> NoReturn:
-        """Refuse: a stream has no random access."""
-        raise_no_length(type(self).__name__)
+        super().load_state_dict(state)
