@@ -9,8 +9,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+import small_models
 import thalweg as tw
 from mamba_kernels import build_mamba, use_stand_ins
+from small_models import VOCAB, build_vl, pictured
 from thalweg.encode.collate import DIALECTS
 from thalweg.encode.collate_samples import columns_of
 from thalweg.plan.rows import lay_out
@@ -21,28 +23,12 @@ transformers = pytest.importorskip("transformers")
 # FlexAttention is compiled: torch 2.13 warns of its own and of transformers' older calls
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
-SAME, OTHER, VOCAB = 1e-5, 1e-3, 300
+SAME, OTHER = 1e-5, 1e-3
 LENGTHS = [3, 41, 17, 7, 29, 2, 9, 1, 26, 4, 33, 12]
-SIZES = {
-    "vocab_size": VOCAB,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-}
 
 
 def build(name, attention):
-    torch.manual_seed(0)
-    if name == "bamba":
-        return build_mamba(attention, VOCAB)
-    if name == "llama":
-        config, model = transformers.LlamaConfig(**SIZES), transformers.LlamaForCausalLM
-    else:
-        config, model = transformers.Qwen3Config(**SIZES, head_dim=16), transformers.Qwen3ForCausalLM
-    config._attn_implementation = attention
-    return model(config).eval()
+    return build_mamba(attention, VOCAB) if name == "bamba" else small_models.build(name, attention)
 
 
 def samples():
@@ -145,50 +131,12 @@ def leaky(name, batch):
     return {**batch, "position_ids": torch.arange(width).expand_as(batch["input_ids"])}
 
 
-IMAGE, VIDEO, START, END = 290, 291, 292, 293
-
-
-def build_vl(attention):
-    torch.manual_seed(0)
-    rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 3, 3]}
-    vision = {
-        "depth": 2, "embed_dim": 32, "hidden_size": 64, "num_heads": 2, "mlp_ratio": 2, "patch_size": 14,
-        "spatial_merge_size": 2, "temporal_patch_size": 2,
-    }  # fmt: skip
-    config = transformers.Qwen2VLConfig(
-        text_config={**SIZES, "rope_parameters": rope},
-        vision_config=vision,
-        image_token_id=IMAGE,
-        video_token_id=VIDEO,
-        vision_start_token_id=START,
-        vision_end_token_id=END,
-        attn_implementation=attention,
-    )
-    return transformers.Qwen2VLForConditionalGeneration(config).eval()
-
-
 def pictures(model):
     """Give samples with none, one or two pictures, positions by the model's own rule."""
     rng = np.random.default_rng(0)
     for i, (grids, text) in enumerate([([(1, 4, 4)], 9), ([], 7), ([(1, 2, 6), (1, 4, 2)], 5), ([(1, 6, 4)], 12)]):
-        ids, patches = [], []
-        for t, h, w in grids:
-            ids += [START, *[IMAGE] * (t * h * w // 4), END]
-            patches.append(rng.standard_normal((t * h * w, 3 * 2 * 14 * 14)).astype(np.float32))
-        ids = np.array([*ids, *rng.integers(1, 280, text).tolist()], np.int32)
-        kinds = (ids == IMAGE).astype(np.int64)
-        labels = np.where(kinds == 1, -100, ids).astype(np.int64)
-        sample = {"id": str(i), "input_ids": ids, "labels": labels, "mm_token_type_ids": kinds}
-        if grids:
-            grid = np.array(grids, np.int64)
-            positions, _ = model.model.get_rope_index(
-                torch.from_numpy(ids.astype(np.int64))[None],
-                mm_token_type_ids=torch.from_numpy(kinds)[None],
-                image_grid_thw=torch.from_numpy(grid),
-            )
-            sample |= {"pixel_values": np.concatenate(patches), "image_grid_thw": grid}
-            sample |= {"position_ids": positions[:, 0].numpy()}
-        yield sample
+        sample = pictured(model, rng, grids, text)
+        yield {**sample, "id": str(i), "input_ids": sample["input_ids"].astype(np.int32)}
 
 
 class Together:

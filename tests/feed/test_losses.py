@@ -1,4 +1,4 @@
-"""What a packed feed leaves out and cuts is told in documents and tokens: in + made = out + dropped, in stats and print."""
+"""What a packed feed leaves out and cuts is told in documents and tokens, in stats and in print."""
 
 import json
 

@@ -200,6 +200,20 @@ def test_a_sample_stays_on_its_side_when_data_grows():
     assert set(ids(plain(500).split({"train": 0.8, "val": 0.2}, seed=1)["val"])) != val
 
 
+def test_a_split_of_a_split_divides_its_side_by_its_own_shares():  # E45
+    train = plain(4000).split({"train": 0.5, "val": 0.5})["train"]
+    inner = train.split({"a": 0.5, "b": 0.5})
+    a, b = set(ids(inner["a"])), set(ids(inner["b"]))
+    assert not a & b
+    assert a | b == set(ids(train))
+    assert len(a) == pytest.approx(len(a | b) / 2, rel=0.1)
+    deeper = inner["a"].split({"x": 0.25, "y": 0.75})
+    assert len(ids(deeper["x"])) == pytest.approx(len(a) / 4, rel=0.2)
+    parts = tw.concat({"one": train, "two": plain(10)}).split({"x": 0.25, "y": 0.75})
+    assert len(ids(parts["x"])) == pytest.approx((len(a | b) + 10) / 4, rel=0.15)
+    assert train.split({"a": 0.5, "b": 0.5})["b"].fingerprint == inner["b"].fingerprint
+
+
 def test_labels_of_another_length_are_refused_with_the_sample_named():  # E9
     rows = [{"input_ids": np.arange(3), "labels": np.arange(2), "id": "short"}]
     with pytest.raises(ValueError, match="'short' has 3 input_ids and 2 labels"):

@@ -1,4 +1,4 @@
-"""Weights of a mix of streams that change at a checkpoint: nothing lost, nothing twice, the same again from any state."""
+"""Weights of a mix of streams that change at a checkpoint: nothing lost or twice, the same again from any state."""
 
 import json
 from collections import Counter
@@ -42,9 +42,12 @@ FEEDS = {
     ),
     "expansion": lambda shards=2: mixed(shards).map(twice).shuffle(buffer_size=5).batch(2, collate="raw"),
     "packed": lambda shards=2: (
-        mixed(shards).map(tokens, remove_columns="all").shuffle(buffer_size=8)
-        .pack(16, policy="fill", overlong="drop").batch(1)
-    ),  # fmt: skip
+        mixed(shards)
+        .map(tokens, remove_columns="all")
+        .shuffle(buffer_size=8)
+        .pack(16, policy="fill", overlong="drop")
+        .batch(1)
+    ),
 }
 each_feed = pytest.mark.parametrize("name", FEEDS)
 

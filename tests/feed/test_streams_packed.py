@@ -240,6 +240,12 @@ def test_take_skip_and_split_work_on_streams():
     sides = [[b["samples"][0]["n"] for b in run(p.batch(1, collate="raw"))] for p in parts.values()]
     assert sorted(sides[0] + sides[1]) == list(range(100))
     assert 5 < len(sides[1]) < 40
+    inner = from_stream([{"n": i} for i in range(600)]).split({"train": 0.5, "val": 0.5})["train"]
+    nested = inner.split({"a": 0.5, "b": 0.5})
+    sides = [{b["samples"][0]["n"] for b in run(p.batch(1, collate="raw"))} for p in (inner, *nested.values())]
+    assert sides[1] | sides[2] == sides[0]
+    assert not sides[1] & sides[2]
+    assert 110 < len(sides[1]) < 190  # half of a half, not the whole of it
 
 
 @pytest.mark.parametrize("mode", ["auto", "inline"])

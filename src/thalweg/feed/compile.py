@@ -167,9 +167,16 @@ def split_indices(source: Source, stage: st.Split) -> Ints:
     picked: list[Ints] = []
     for at in range(0, len(source), 1 << 18):
         indices = np.arange(at, min(at + (1 << 18), len(source)))
-        u = mixed(source.id_hashes(indices), stage.seed) / 2.0**64
+        u = placed(source.id_hashes(indices), stage)
         picked.append(indices[(u >= low) & (u < (high if high < 1 - 1e-9 else 2.0))])
     return np.concatenate(picked) if picked else np.empty(0, np.int64)
+
+
+def placed(hashes: NDArray[np.uint64], stage: st.Split) -> NDArray[np.float64]:
+    """Give the place of samples in [0, 1) that decides their side, float64 (n,): another one in each nested split."""
+    for _ in range(stage.depth + 1):
+        hashes = mixed(hashes, stage.seed)
+    return hashes / 2.0**64
 
 
 def mixed(hashes: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:

@@ -279,7 +279,7 @@ class Dealer:
         self.steps, self.factors, self.worst = 0, 0.0, 1.0
 
     def deal(self, step: Step, rank: int) -> tuple[list[tuple[tuple[Span, ...], int]], float]:
-        """Give this rank's rows of each micro-batch, spans of one row each and filler rows; and the straggler factor."""
+        """Give this rank's rows of each micro-batch (spans of one row, filler rows), and the straggler factor."""
         rows: list[Span] = []
         costs: list[NDArray[np.float64]] = []
         for span in step.spans:

@@ -42,7 +42,7 @@ class EventNode(Protocol):
         ...
 
     def head_of(self, token: Token) -> Token:
-        """Give the token of the chain's head (source, concat or mix) up to which it was read for a token of this node."""
+        """Give the token of the chain's head (source, concat, mix) up to which it was read for a node's token."""
         ...
 
     def restore(self, tokens: Mapping[int, Token]) -> None:

@@ -85,8 +85,8 @@ class Feed:
         """
         if not isinstance(shares, Mapping) or not shares:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError("split takes names and shares", where="split", fix='{"train": 0.99, "val": 0.01}')
-        typed = tuple(shares.items())
-        return {name: self._then(st.Split(typed, name, seed)) for name in shares}
+        typed, depth = tuple(shares.items()), st.splits_of(self.stages)
+        return {name: self._then(st.Split(typed, name, seed, depth)) for name in shares}
 
     def filter(self, fn: Callable[..., Any], columns: Any = None, *, with_info: bool = False) -> "Feed":
         """Keep the samples for which fn is true.

@@ -179,9 +179,7 @@ def _parts(values: NDArray[np.float64]) -> list[float]:
     return [float(part.mean()) for part in np.array_split(values, min(PARTS, len(values)))] if len(values) else []
 
 
-def _simulation(
-    compiled: Compiled, rows: _Rows, parts: list[_Stretch], world: int, accumulation: int
-) -> Simulation:
+def _simulation(compiled: Compiled, rows: _Rows, parts: list[_Stretch], world: int, accumulation: int) -> Simulation:
     n, steps = len(rows.tokens), sum(len(p.tokens) for p in parts)
     per_rank, real = sum(p.tokens.sum(axis=0) for p in parts), sum(int(p.tokens.sum()) for p in parts)
     assert not isinstance(per_rank, int)

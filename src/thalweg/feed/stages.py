@@ -135,11 +135,15 @@ class Select(Stage):
 
 @dataclass(frozen=True, eq=False)
 class Split(Stage):
-    """The samples whose id hashes into `part`. `shares` are (name, share), in the order typed."""
+    """The samples whose id hashes into `part`. `shares` are (name, share), in the order typed.
+
+    `depth` counts the splits before it, so that a split of one side divides it anew.
+    """
 
     shares: tuple[tuple[str, float], ...]
     part: str
     seed: int = 0
+    depth: int = 0
     verb: ClassVar[str] = "split"
 
 
@@ -312,6 +316,12 @@ def batch_sizes(size: Any) -> Any:
     ramp = tuple(tuple(entry) if isinstance(entry, Sequence) else entry for entry in size)
     alone = len(ramp) == 1 and isinstance(ramp[0], tuple) and len(ramp[0]) == 2 and ramp[0][0] == 0
     return ramp[0][1] if alone else ramp
+
+
+def splits_of(stages: "Sequence[Stage]") -> int:
+    """Count the splits that samples go through, those of the parts of a concat or mix included."""
+    own = sum(isinstance(stage, Split) for stage in stages)
+    return own + max((splits_of(part.stages) for _, part in getattr(stages[0], "feeds", ())), default=0)
 
 
 BATCHING = (Batch, Bucket, TokenBudget)

@@ -12,7 +12,7 @@ from thalweg.core.sample import Sample
 from thalweg.core.state import digest
 from thalweg.feed import stages as st
 from thalweg.feed.code import code_of
-from thalweg.feed.compile import mixed
+from thalweg.feed.compile import placed
 from thalweg.feed.feed import Feed
 from thalweg.feed.source import hash_ids
 
@@ -67,10 +67,10 @@ class Side:
             if name == stage.part:
                 self._low, self._high = before, before + share
             before += share
-        self._seed = stage.seed
+        self._stage = stage
 
     def __call__(self, sample: Sample, info: Any) -> bool:
         """Say whether a sample belongs to the part."""
         del sample
-        at = float(mixed(hash_ids([info.id]), self._seed)[0]) / 2.0**64
+        at = float(placed(hash_ids([info.id]), self._stage)[0])
         return self._low <= at < (self._high if self._high < 1 - 1e-9 else 2.0)

@@ -31,6 +31,7 @@ from thalweg.feed.events import (
     EventNode,
     Token,
 )
+from thalweg.feed.streamparts import OfParts
 from thalweg.plan.mix import PHASE, Interleave
 
 HELD = 100_000  # samples of one source that may wait for their sub-streams' turns
@@ -106,7 +107,7 @@ class _Place:
         self.coming.clear()
 
 
-class MixNode:
+class MixNode(OfParts):
     """Interleaves parts by weight.
 
     Args:
@@ -130,7 +131,8 @@ class MixNode:
         epochs: int | None,
         changes: Changes = NO_CHANGES,
     ) -> None:
-        self._parts, self._stage, self._repeats = list(parts), stage, list(repeats)
+        super().__init__(parts)
+        self._stage, self._repeats = stage, list(repeats)
         self._shards, self._seed, self._epochs = shards, seed, epochs
         self._starts = [start for start, _ in stage.schedule]
         self._weights = [dict(weights) for _, weights in (*stage.schedule, *changes.weights)]
@@ -159,10 +161,6 @@ class MixNode:
     def origin_of(self, token: Token) -> Token:
         """Give (epoch, place in each part)."""
         return (int(token[0]), [p.origin_of(t) for p, t in zip(self._parts, token[1], strict=True)])
-
-    def head_of(self, token: Token) -> Token:
-        """Give the place itself."""
-        return token
 
     def restore(self, tokens: Mapping[int, Token]) -> None:
         """Go to the places of these sub-streams."""
@@ -271,18 +269,6 @@ class MixNode:
             if len(held[event[SUB]]) > HELD:
                 return (FAIL, sub, _too_many(sub, event), None, None, event[EPOCH], event[SOURCE])
         return held[sub].popleft()
-
-    # ---- end
-
-    def stop(self) -> None:
-        """Wake every part."""
-        for part in self._parts:
-            part.stop()
-
-    def close(self) -> None:
-        """Close every part."""
-        for part in self._parts:
-            part.close()
 
 
 def _too_many(sub: int, event: Event) -> InputError:

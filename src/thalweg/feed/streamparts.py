@@ -43,7 +43,32 @@ class Heads:
             part.forget_before({sub: place[1][k] for sub, place in places.items()})
 
 
-class ConcatNode:
+class OfParts:
+    """What nodes of several parts have in common: they begin a chain, and end all parts together.
+
+    Args:
+        parts: chains, one a part.
+    """
+
+    def __init__(self, parts: Sequence[EventNode]) -> None:
+        self._parts = list(parts)
+
+    def head_of(self, token: Token) -> Token:
+        """Give the place itself."""
+        return token
+
+    def stop(self) -> None:
+        """Wake every part."""
+        for part in self._parts:
+            part.stop()
+
+    def close(self) -> None:
+        """Close every part."""
+        for part in self._parts:
+            part.close()
+
+
+class ConcatNode(OfParts):
     """Reads parts one after the other, each as often as it repeats, epoch after epoch.
 
     Token: (epoch, part, passes of it read, [token of each part]).
@@ -55,7 +80,8 @@ class ConcatNode:
     """
 
     def __init__(self, parts: Sequence[EventNode], repeats: Sequence[int], epochs: int | None) -> None:
-        self._parts, self._repeats, self._epochs = list(parts), list(repeats), epochs
+        super().__init__(parts)
+        self._repeats, self._epochs = list(repeats), epochs
         self._at: dict[int, tuple[int, int, int]] = {}
         self._tokens: dict[int, list[Token]] = {}
 
@@ -71,10 +97,6 @@ class ConcatNode:
     def origin_of(self, token: Token) -> Token:
         """Give (epoch, place in each part)."""
         return (int(token[0]), [p.origin_of(t) for p, t in zip(self._parts, token[3], strict=True)])
-
-    def head_of(self, token: Token) -> Token:
-        """Give the place itself."""
-        return token
 
     def restore(self, tokens: Mapping[int, Token]) -> None:
         """Go to the places of these sub-streams."""
@@ -118,13 +140,3 @@ class ConcatNode:
             self._at[sub] = at = after
             kind = END if after[0] > epoch else PASS
         return (kind, sub, value, (*at, tokens), name, epoch, source)
-
-    def stop(self) -> None:
-        """Wake every part."""
-        for part in self._parts:
-            part.stop()
-
-    def close(self) -> None:
-        """Close every part."""
-        for part in self._parts:
-            part.close()

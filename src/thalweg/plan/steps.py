@@ -164,7 +164,7 @@ class Walk:
         """
         epoch = place.epoch
         if epoch not in self._epochs:
-            self._epochs[epoch] = place.base if place.base else self._counted(epoch)
+            self._epochs[epoch] = place.base or self._counted(epoch)
         return self._epochs[epoch] + place.passed
 
     def _counted(self, epoch: int) -> int:

@@ -1,5 +1,8 @@
 """Promises of a feed inside torch loaders."""
 
+import pickle
+from pathlib import Path
+
 import numpy as np
 import pytest
 from torch.utils.data import DataLoader
@@ -58,6 +61,27 @@ def test_the_stateful_loader_continues_with_the_next_batch(kind, workers):
         again = make()
         again.load_state_dict(state)
         assert head + rows(again) == whole
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
+def test_it_works_inside_loader_workers_however_they_start(context):
+    # A1 A21 K41: lambdas and closures travel, also after tokenizer threads have run in the parent
+    from tokenizers import Tokenizer, models
+
+    Tokenizer(models.BPE()).encode_batch(["a", "b"] * 100)
+    offset = 7
+    data = [{"input_ids": np.full(2, i, np.int32)} for i in range(20)]
+    feed = from_stream(data, shards=2).map(lambda s: {"input_ids": s["input_ids"] + offset}, workers=2).batch(2)
+    dl = DataLoader(IterableDataset(feed), batch_size=None, num_workers=1, multiprocessing_context=context)
+    assert sorted(rows(dl)) == list(range(offset, 20 + offset))
+
+
+def test_a_feed_that_can_not_travel_is_refused_with_the_remedy():
+    with Path(__file__).open() as file:
+        feed = from_stream([{"input_ids": np.zeros(1, np.int32)}]).map(lambda s: (file, s)[1]).batch(1)
+        with pytest.raises(ConfigError, match=r"can't be sent.*num_workers=0"):
+            pickle.dumps(IterableDataset(feed))
 
 
 def test_what_a_torch_loader_decides_is_refused():

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from thalweg.bind.llamafactory.align import Align, Aligned
 from thalweg.bind.llamafactory.attributes import Attributes
 from thalweg.bind.llamafactory.info import load_dataset_info
-from thalweg.bind.mindspeed.asynchronous import AsyncPreprocessIterableDataset
 from thalweg.bind.mindspeed.config import report
 from thalweg.bind.mindspeed.distributed import DistributedIterableDataset
 from thalweg.bind.mindspeed.keys import Basic, DatasetParam

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NoReturn
 
+import cloudpickle
 from torch.utils.data import IterableDataset as TorchIterable
 
 from thalweg.bind.torch.worker import Undivided, division
@@ -41,6 +42,22 @@ class IterableDataset(TorchIterable[Any]):  # type: ignore[misc]
         self._loader: FeedLoader | None = None
         self._given: Mapping[str, Any] | None = None
         self._epoch = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel to DataLoader workers however they start: lambdas, closures and functions of a notebook too.
+
+        Raises:
+            ConfigError: the feed holds something that cannot be sent (an open file, a generator).
+        """
+        place = None if self._given is None else dict(self._given)
+        try:
+            sent = cloudpickle.dumps((self.feed, self.topology, self.options, place, self._epoch))
+        except Exception as error:  # user objects may raise anything
+            raise ConfigError(
+                f"the feed can't be sent to a worker process: {error}", where="IterableDataset",
+                fix="give a function that opens what can't travel, say num_workers=0, or use tw.Loader",
+            ) from error  # fmt: skip
+        return _arrived, (sent,)
 
     def _made(self) -> FeedLoader:
         worker, workers = division()
@@ -100,6 +117,14 @@ class IterableDataset(TorchIterable[Any]):  # type: ignore[misc]
     def __len__(self) -> NoReturn:
         """Refuse: a DataLoader would take the number of batches for that of samples."""
         raise TypeError("this dataset gives batches and has no len: ask len(tw.Loader(feed)), and drop the sampler")
+
+
+def _arrived(sent: bytes) -> IterableDataset:
+    """Make the dataset again in a worker."""
+    feed, topology, options, place, epoch = cloudpickle.loads(sent)
+    made = IterableDataset(feed, topology, **options)
+    made._given, made._epoch = place, epoch  # noqa: SLF001  (its own copy)
+    return made
 
 
 def _undivided(feed: Feed) -> Feed:
