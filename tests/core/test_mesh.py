@@ -90,6 +90,9 @@ def test_a_real_device_mesh_and_real_megatron_groups_agree(rank):  # E48 C30
 
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=8)
     try:
+        hybrid = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("dp_replicate", "dp_shard", "cp"))
+        assert Topology.from_device_mesh(hybrid) == Topology(rank // 2, 4, rank % 2, 2)
+        assert Topology.from_device_mesh(hybrid["dp_replicate", "dp_shard"]) == Topology(rank // 2, 4)
         mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("dp", "cp", "tp"))
         there = Topology.from_device_mesh(mesh)
         assert there == Topology(rank // 4, 2, rank // 2 % 2, 2)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import thalweg as tw
 from thalweg.core.errors import ConfigError, StateError
+from thalweg.feed.even import BalanceWarning
 from thalweg.testing import Leg, assert_continues_anywhere
 
 
@@ -57,6 +58,29 @@ def test_ranks_of_a_step_have_about_equal_work_and_the_factor_is_reported():
     assert len(rows) == len(set(map(tuple, rows)))
 
 
+# C41
+def test_each_step_tells_its_straggler_factor_on_every_rank_and_the_stats_tell_the_last():
+    feed = source(spread(1500)).shuffle().pack(400).balance(a=0, b=1).batch(1)
+    ranks = [loader(feed, tw.Topology(r, 4), 2) for r in range(4)]
+    factors = []
+    for step in zip(*ranks, strict=True):
+        work = [int((np.diff(b["cu_seq_lens_q"]).astype(np.int64) ** 2).sum()) for b in step]
+        if step[0].info.micro == 0:
+            loads = np.zeros(4)
+        padding = [(b["input_ids"].size - b.info.num_tokens) ** 2 for b in step]  # a segment of its own, not counted
+        loads += np.subtract(work, padding)
+        assert len({b.info.straggler for b in step}) == 1
+        if step[0].info.last:
+            factors.append(loads.max() / loads.mean())
+            assert step[0].info.straggler == pytest.approx(factors[-1])
+            assert ranks[3].stats()["straggler_step"] == step[0].info.straggler
+    assert ranks[0].stats()["straggler"] == pytest.approx(np.mean(factors))
+    assert ranks[0].stats()["straggler_worst"] == pytest.approx(max(factors))
+    plain = loader(source(spread()).pack(400).batch(1))
+    assert next(iter(plain)).info.straggler is None
+    assert "straggler_step" not in plain.stats()
+
+
 def test_balance_adds_and_loses_no_row():
     feed = source(spread()).shuffle().pack(400)
     plain = sorted(tuple(r) for b in loader(feed.batch(1)) for r in b.info.ids)
@@ -72,6 +96,9 @@ def test_run_and_window_are_fixed_at_the_first_start():
     other = loader(feed.balance().batch(2), tw.Topology(0, 4))
     other.load_state_dict(state)
     assert other.stats()["run"] == 8  # of the first global batch
+    third = loader(feed.balance().batch(2), tw.Topology(0, 3))
+    with pytest.warns(BalanceWarning, match="steps of 6 rows do not divide runs of 8"):
+        third.load_state_dict(state)
     with pytest.raises(StateError, match="run=8"):
         loader(feed.balance(run=4, window=8).batch(2)).load_state_dict(state)
 

@@ -1,5 +1,7 @@
 """Context-parallel ranks of a loader: slices of one row, labels shifted first, losses that sum to the row's."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -68,6 +70,50 @@ def test_the_losses_of_all_slices_sum_to_that_of_the_whole_rows(lengths, size, l
         assert [p.info.ids for p in parts] == [row.info.ids] * size
         if "attention_mask" in row:
             assert sum(int(p["attention_mask"].sum()) for p in parts) == row.info.num_tokens
+
+
+class Mesh:
+    """What `Topology.from_device_mesh` asks of a mesh."""
+
+    def __init__(self, names, shape, at):
+        self.mesh_dim_names, self.shape, self.at = names, shape, at
+
+    def size(self, dim):
+        return self.shape[dim]
+
+    def get_coordinate(self):
+        return self.at
+
+
+# E42 E43 E48 C33
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("pp", "dp_replicate", "dp_shard", "cp", "tp"),  # hybrid sharding with every other kind beside it
+        ("dp_shard", "cp", "tp", "pp", "dp_replicate"),
+    ],
+)
+def test_in_a_hybrid_mesh_each_row_is_one_groups_and_its_slices_are_the_peers(names):
+    shape = tuple(1 if name == "tp" else 2 for name in names)
+    feed = source([9, 14, 30, 5, 22, 17, 3, 28] * 4).shuffle().pack(64, align=4).batch(1)
+    whole = [b["input_ids"][0] for b in loader(feed)]
+    got = {}
+    for at in product(*map(range, shape)):
+        place = tw.Topology.from_device_mesh(Mesh(names, shape, at))
+        where = dict(zip(names, at, strict=True))
+        reads = where["pp"] == 0
+        run = tw.Loader(feed, topology=place, return_tensors="np", read=reads, cp_layout="contiguous")
+        batches = list(run)
+        assert [b.info.step for b in batches] == list(range(len(whole) // 4))
+        assert all(bool(b) == reads for b in batches)
+        for step, b in enumerate(batches if reads else []):
+            got.setdefault((step, place.dp_rank), {}).setdefault(place.cp_rank, []).append(b["input_ids"][0])
+    rows = []
+    for key in sorted(got):
+        assert [len(peers) for _, peers in sorted(got[key].items())] == [1, 1]
+        rows.append(np.concatenate([peers[0] for _, peers in sorted(got[key].items())]))
+    assert len(rows) == len(whole) // 4 * 4
+    assert all(np.array_equal(a, b) for a, b in zip(rows, whole, strict=False))
 
 
 def test_the_slices_of_every_data_parallel_rank_are_of_its_own_rows():
