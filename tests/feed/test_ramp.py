@@ -119,7 +119,6 @@ def test_a_balanced_ramp_keeps_the_largest_step_together_and_says_where_a_size_d
         loader(feed.batch([(0, 2), (40, 3)]))
 
 
-# E46
 def test_the_ledger_proves_a_ramp_in_sixteen_bytes_a_row(tmp_path):
     feed = source(4000).shuffle().batch([(0, 2), (400, 4), (1200, 8)])
     run = loader(feed, None, 2, ledger=tmp_path / "ledger", tail="pad")
@@ -169,7 +168,6 @@ def test_print_simulate_and_settings_state_the_ramp(tmp_path):
     assert "2 ranks: 6 steps of 2 rows, then 10 steps of 4 rows, then 3 steps of 6 rows" in text.output
 
 
-# K38
 @pytest.mark.parametrize(
     ("size", "said"),
     [

@@ -200,7 +200,7 @@ def test_a_sample_stays_on_its_side_when_data_grows():
     assert set(ids(plain(500).split({"train": 0.8, "val": 0.2}, seed=1)["val"])) != val
 
 
-def test_a_split_of_a_split_divides_its_side_by_its_own_shares():  # E45
+def test_a_split_of_a_split_divides_its_side_by_its_own_shares():
     train = plain(4000).split({"train": 0.5, "val": 0.5})["train"]
     inner = train.split({"a": 0.5, "b": 0.5})
     a, b = set(ids(inner["a"])), set(ids(inner["b"]))

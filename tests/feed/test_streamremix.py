@@ -65,7 +65,7 @@ def take(run, steps):
     return out
 
 
-# C28 C31 K30
+# C31 K30
 @each_feed
 @pytest.mark.parametrize("steps", [1, 14, 33])
 def test_new_weights_hold_behind_what_was_read_and_every_sample_comes_once(name, steps):
@@ -112,7 +112,7 @@ def test_a_changed_run_goes_on_from_every_position(name):
     assert_resumes_everywhere(make, limit=24, positions=range(0, 24, 3))
 
 
-# A41 C31 E47
+# A41 C31
 @each_feed
 def test_any_number_of_ranks_goes_on_behind_a_change(name, tmp_path):
     run = loader(FEEDS[name](4), ledger=tmp_path)
