@@ -128,6 +128,7 @@ def test_the_shares_of_the_tokens_handed_over_are_in_the_stats():
     assert told["web"] == pytest.approx(0.7, abs=0.08)
     assert sum(told.values()) == pytest.approx(1)
     assert set(seen) == {"web", "code"}
+    assert f"shares so far: web {told['web']:.1%}, code {told['code']:.1%}" in str(ranks[0])
 
 
 # C28 K38

@@ -340,12 +340,14 @@ class FeedLoader:
         return {**self.node.stats(), "loop": self.pace.read()}
 
     def __str__(self) -> str:
-        """Say the feed, this process's place, how it runs, and what its rows leave out so far."""
+        """Say the feed, this process's place, how it runs, and so far the shares of sources and what rows leave out."""
         place, run = self.topology, self.options
         epochs = "endless" if run.epochs is None else f"{run.epochs} epoch{'s' * (run.epochs > 1)}"
         at = f"Loader, rank {place.dp_rank} of {place.dp_size}: {epochs}, {run.accumulation} micro-batches a step"
         out = [f"{at}, tail {run.tail}, seed {run.seed}", *("  " + line for line in str(self.feed).splitlines())]
         found = self.node.stats()
+        shares = ", ".join(f"{name} {share:.1%}" for name, share in found.get("proportions", {}).items())
+        out += [f"  shares so far: {shares}"] * bool(shares)
         out += lines(found.get("lost", {}))
         for stage, counts in found.items():
             if isinstance(counts, dict) and "lost" in counts:

@@ -24,10 +24,11 @@ def take_fill(lengths: list[int], keys: list[int], capacity: int) -> tuple[list[
     Returns:
         Keys of the row in arrival order, and the tokens left free.
     """
-    stop, room, head = head_room(capacity), capacity, 0
-    for length in lengths:
+    stop, head, coming = head_room(capacity), 1, iter(lengths)
+    room = capacity - next(coming, 0)
+    for length in coming:
         rest = room - length
-        if rest < stop and head:
+        if rest < stop:
             break
         room = rest
         head += 1
@@ -39,19 +40,21 @@ def take_fill(lengths: list[int], keys: list[int], capacity: int) -> tuple[list[
     steps = [left]
     step = steps.append
     for length in lengths:
-        if length <= room:
-            left |= left >> length
+        left |= left >> length
         step(left)
         if left & 1:
+            spare = free = 0
             break
-    spare = free = (left & -left).bit_length() - 1
-    at, chosen = len(steps) - 1, list[int]()
+    else:
+        spare = free = (left & -left).bit_length() - 1
+    chosen, bit, at = list[int](), 1 << spare, len(steps) - 1
     while spare < room:
         at -= 1
-        if not steps[at] >> spare & 1:  # this amount could not be left before: the document is in the set
-            spare += lengths[at]
-            chosen.append(keys[at])
-            del lengths[at], keys[at]
+        if not steps[at] & bit:  # this amount could not be left before: the document is in the set
+            length = lengths.pop(at)
+            spare += length
+            bit <<= length
+            chosen.append(keys.pop(at))
     chosen.reverse()
     return row + chosen, free
 

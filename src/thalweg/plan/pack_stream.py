@@ -5,6 +5,7 @@ so one by one or many at a time the rows are the same. Knows no tokens, threads 
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TypeAlias
 
 from thalweg.core import state as core_state
@@ -50,9 +51,9 @@ class WindowPacker:
         if take is not None:
             self._take = take
         elif max_docs is None:
-            self._take = lambda lengths, keys: take_fill(lengths, keys, capacity)
+            self._take = partial(take_fill, capacity=capacity)
         else:
-            self._take = lambda lengths, keys: take_capped(lengths, keys, capacity, max_docs)
+            self._take = partial(take_capped, capacity=capacity, max_docs=max_docs)
         self._lengths: list[int] = []
         self._keys: list[int] = []
         self._tokens = self._left = self._rows = self._idle = 0
