@@ -56,7 +56,10 @@ EXAMPLES = {
     st.Take: [[REC, {"take": {"n": 3}}]],
     st.Skip: [[REC, {"skip": {"n": 3}}]],
     st.Select: [[REC, {"select": {"indices": [3, 1]}}]],
-    st.Split: [[REC, {"split": {"shares": {"a": 0.5, "b": 0.5}, "part": "b", "seed": 3}}]],
+    st.Split: [
+        [REC, {"split": {"shares": {"a": 0.5, "b": 0.5}, "part": "b", "seed": 3}}],
+        [REC, {"split": {"shares": {"a": 0.5, "b": 0.5}, "part": "a"}}, {"split": {"shares": {"c": 0.5}, "part": "c"}}],
+    ],
     st.Repeat: [[{"concat": {"sources": {"b": [REC, {"repeat": {"n": 2}}]}}}]],
     st.Shuffle: [[REC, {"shuffle": {"seed": 3, "buffer_size": 100, "locality": 2}}]],
     st.Map: [
@@ -82,6 +85,7 @@ EXAMPLES = {
         [REC, {"batch": {"size": 2, "pad": "left", "pad_to": 16, "pad_to_multiple_of": 8, "pad_id": 1,
                          "collate": "megatron"}}],
         [REC, {"batch": {"size": 2, "collate": "config_code:stack"}}],
+        [REC, {"batch": {"size": [[0, 2], [1000, 4]]}}],
     ],
     st.Bucket: [[REC, {"bucket": {"boundaries": [4, 8], "sizes": [4, 2, 1], "remainder": "drop", "pad": "left",
                                   "pad_to": "boundary", "pad_to_multiple_of": 8, "pad_id": 1, "collate": "raw"}}]],

@@ -12,6 +12,8 @@ from thalweg.core.errors import ConfigError, StateError
 from thalweg.feed.even import BalanceWarning
 from thalweg.testing import Leg, assert_continues_anywhere
 
+pytestmark = pytest.mark.filterwarnings("ignore:balance. steps of")  # of other layouts than the first
+
 
 def source(lengths):
     rows = [{"input_ids": np.full(n, i % 90 + 1, np.int32), "id": str(i)} for i, n in enumerate(lengths)]

@@ -11,6 +11,8 @@ from thalweg.feed.node import RunOptions
 from thalweg.feed.planned import PlannedNode
 from thalweg.testing import Leg, assert_continues_anywhere, assert_resumes_everywhere
 
+pytestmark = pytest.mark.filterwarnings("ignore:balance. steps of")  # of other layouts than the first
+
 
 def samples(n, seed=0, longest=20):
     lengths = np.random.default_rng(seed).integers(1, longest + 1, n).tolist()

@@ -19,6 +19,8 @@ from thalweg.feed.feed import Feed
 from thalweg.feed.stages import From
 from thalweg.testing import Leg, assert_continues_anywhere
 
+pytestmark = pytest.mark.filterwarnings("ignore:balance. steps of")  # of other layouts than the first
+
 
 class Lengths:
     """A source of which only the lengths are looked at."""

@@ -47,7 +47,7 @@ each_feed = pytest.mark.parametrize("name", FEEDS)
 
 
 # C29 C33 K33
-@pytest.mark.filterwarnings("ignore::thalweg.feed.even.BalanceWarning")
+@pytest.mark.filterwarnings("ignore:balance. steps of")
 @each_feed
 @settings(max_examples=12, deadline=None)
 @given(legs=st.lists(st.builds(Leg, st.integers(0, 6), st.sampled_from([1, 2, 3]), st.integers(1, 2)), max_size=3))
@@ -63,7 +63,7 @@ def test_legs_on_any_ranks_inside_a_ramp_read_what_one_rank_would_have_read(name
 
 
 # C48 K30
-@pytest.mark.filterwarnings("ignore::thalweg.feed.even.BalanceWarning")
+@pytest.mark.filterwarnings("ignore:balance. steps of")
 @pytest.mark.parametrize(("name", "tail"), [("packed", "carry"), ("balanced", "pad")])
 def test_a_ramp_goes_on_from_every_position(name, tail):
     feed = FEEDS[name]()

@@ -153,7 +153,7 @@ def _check_batch(stage: Any, before: Sequence[Stage]) -> None:
         _one_of(stage.collate, "collate", DIALECTS, stage)
 
 
-def _check_ramp(stage: Batch, before: Sequence[Stage]) -> None:
+def _check_ramp(stage: Any, before: Sequence[Stage]) -> None:
     if not isinstance(stage.size, tuple):
         _positive(stage.size, "size", stage)
         return

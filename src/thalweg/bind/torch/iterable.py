@@ -57,7 +57,15 @@ class IterableDataset(TorchIterable[Any]):  # type: ignore[misc]
                 f"the feed can't be sent to a worker process: {error}", where="IterableDataset",
                 fix="give a function that opens what can't travel, say num_workers=0, or use tw.Loader",
             ) from error  # fmt: skip
-        return _arrived, (sent,)
+        return self._arrived, (sent,)
+
+    @classmethod
+    def _arrived(cls, sent: bytes) -> "IterableDataset":
+        """Make the dataset again in a worker."""
+        feed, topology, options, place, epoch = cloudpickle.loads(sent)
+        made = cls(feed, topology, **options)
+        made._given, made._epoch = place, epoch
+        return made
 
     def _made(self) -> FeedLoader:
         worker, workers = division()
@@ -117,14 +125,6 @@ class IterableDataset(TorchIterable[Any]):  # type: ignore[misc]
     def __len__(self) -> NoReturn:
         """Refuse: a DataLoader would take the number of batches for that of samples."""
         raise TypeError("this dataset gives batches and has no len: ask len(tw.Loader(feed)), and drop the sampler")
-
-
-def _arrived(sent: bytes) -> IterableDataset:
-    """Make the dataset again in a worker."""
-    feed, topology, options, place, epoch = cloudpickle.loads(sent)
-    made = IterableDataset(feed, topology, **options)
-    made._given, made._epoch = place, epoch  # noqa: SLF001  (its own copy)
-    return made
 
 
 def _undivided(feed: Feed) -> Feed:
