@@ -47,6 +47,26 @@ def test_records_are_shown_from_a_row_on_with_their_ids_and_labels(records):
     assert report.ok
 
 
+def test_records_show_how_long_their_samples_are_in_text_json_and_html(tmp_path):
+    for name, lengths in (("even", [30, 31, 39, 35, 35]), ("wide", [1] * 3 + [5, 70, 999, 1000])):
+        with tw.create_records(tmp_path / name, sync=False) as writer:
+            for n in lengths:
+                writer.write({"input_ids": list(range(n))})
+        report = inspect(tmp_path / name, n=1)
+        assert sum(report.lengths.values()) == len(lengths)
+        for step, n in report.lengths.items():
+            low, high = (int(w.replace(",", "")) for w in step.split(" to "))
+            assert n == sum(low <= one <= high for one in lengths)
+        assert report.to_dict()["lengths"] == report.lengths
+        assert "Tokens of a sample" in report.html()
+        text = str(report)
+        assert "tokens of a sample" in text
+        assert "█" in text
+        shown = CliRunner().invoke(cli, ["inspect", str(tmp_path / name), "-n", "1"])
+        assert all(step in shown.output for step in report.lengths)
+    assert list(inspect(tmp_path / "wide", n=1).lengths)[-1] == "500 to 1,000"
+
+
 def test_without_a_tokenizer_ids_are_shown_and_the_remedy_is_named(records):
     report = inspect(records, n=1)
     assert "⟨97⟩" in report.samples[0].marked()

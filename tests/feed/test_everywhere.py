@@ -1,12 +1,16 @@
 """The loader under the public oracles: restored from every position, continued on any number of ranks."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import thalweg as tw
+from thalweg.feed import stages
 from thalweg.feed.compile import compile_feed
+from thalweg.feed.feed import Feed
 from thalweg.feed.node import RunOptions
 from thalweg.feed.planned import PlannedNode
 from thalweg.testing import Leg, assert_continues_anywhere, assert_resumes_everywhere
@@ -60,7 +64,40 @@ FEEDS = {
     "token budget": lambda: source(40).shuffle().token_budget(64),
     "buckets": lambda: source(40).shuffle().bucket([8, 16], [4, 2, 1]),
 }
+PARTS = {
+    "a part": lambda: source(15).skip(3).take(9).shuffle().batch(2),
+    "chosen": lambda: source(12).select([3, 3, 9, 0, 7]).shuffle().batch(2),
+    "a side of a split": lambda: source(20).split({"train": 0.6, "val": 0.4})["train"].shuffle().batch(2),
+    "neighbours of like length": lambda: source(24).shuffle().group_by_length(window=6).batch(1),
+    "kept in memory": lambda: (
+        source(11).map(lambda s: {"input_ids": s["input_ids"][:3]}).cache(max_bytes="1MB").shuffle().pack(8).batch(1)
+    ),
+}
 each_feed = pytest.mark.parametrize("name", FEEDS)
+
+
+def kinds(feed):
+    """Give the kinds of all stages of a feed, those of its parts included."""
+    return {type(s) for s in feed.stages}.union(*(kinds(f) for s in feed.stages for _, f in getattr(s, "feeds", ())))
+
+
+def test_every_public_stage_is_among_the_feeds_that_are_restored_from_every_position():
+    restored = set().union(*(kinds(make()) for make in [*FEEDS.values(), *PARTS.values()]))
+    every = set(stages.Stage.__subclasses__())
+    assert every - restored == {stages.FromStream}  # its feeds are in test_streams_everywhere
+    verbs = [
+        name
+        for name, verb in vars(Feed).items()
+        if not name.startswith("_") and "Feed" in str(getattr(verb, "__annotations__", {}).get("return"))
+    ]
+    assert len(verbs) >= 15
+    text = Path(__file__).read_text(encoding="utf-8")
+    assert [verb for verb in verbs if f".{verb}(" not in text] == []
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_loader_of_a_part_goes_on_from_every_position(name):
+    assert assert_resumes_everywhere(lambda: tw.Loader(PARTS[name](), return_tensors="np", epochs=2))
 
 
 # A51 C48 K26 K30 K32

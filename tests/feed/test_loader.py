@@ -1,6 +1,9 @@
 """The loader on planned feeds: one order on any layout, places that can be saved, ends that are equal on all ranks."""
 
 import json
+import os
+import subprocess
+import sys
 from itertools import islice
 
 import numpy as np
@@ -319,3 +322,57 @@ def test_a_closed_loader_says_so_and_closing_twice_is_fine():
     one.close()
     with pytest.raises(ConfigError, match="closed"):
         iter(one)
+
+
+HUGE = """
+import resource, sys
+import numpy as np
+from thalweg.core.sample import Ragged
+from thalweg.core.topology import Topology
+from thalweg.feed.feed import Feed
+from thalweg.feed.loader import FeedLoader
+from thalweg.feed.stages import From
+
+class Faked:
+    fingerprint, columns, lineage = "faked", ("input_ids",), {}
+    def __init__(self, n):
+        self.n, self.lengths = n, np.broadcast_to(np.int32(7), (n,))
+        self.facts = {"length": self.lengths}
+    def __len__(self):
+        return self.n
+    def read(self, indices, _columns=None):
+        return {"input_ids": Ragged(np.repeat(indices, 7).astype(np.int32), np.arange(len(indices) + 1) * 7)}
+    def ids(self, indices):
+        return [str(i) for i in indices.tolist()]
+    def id_hashes(self, indices):
+        return indices.astype(np.uint64)
+
+n = int(sys.argv[1])
+plain = Feed((From(Faked(n), "faked"),)).shuffle()
+for feed in (plain.batch(2), plain.pack(64).batch(2)):
+    loader = FeedLoader(feed, topology=Topology(rank=3, world=8), epochs=None)
+    state = loader.state_dict()
+    block = loader.node.compiled.order.num_blocks(2) // 2  # in the middle of the third epoch
+    first = loader.node.compiled.order.bounds(2, block)[0]
+    place = {"epoch": "2", "block": str(block), "row": "1", "row_in_epoch": str(first), "rows_before": "0", "step": "9"}
+    loader.load_state_dict({**state, **place})
+    batches = iter(loader)
+    ids = [next(batches)["input_ids"].max() for _ in range(3)]
+    assert len(set(map(int, ids))) == 3
+    loader.close()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
+@pytest.mark.slow
+def test_the_middle_of_a_plan_of_a_hundred_million_takes_no_more_memory_than_that_of_a_million(tmp_path):  # E37
+    used = [
+        int(
+            subprocess.run(
+                [sys.executable, "-c", HUGE, str(n)], capture_output=True, text=True, check=True,
+                env={**os.environ, "THALWEG_CACHE": str(tmp_path)},
+            ).stdout
+        )
+        for n in (10**6, 10**8)
+    ]  # fmt: skip
+    assert used[1] <= used[0] + 64

@@ -21,6 +21,7 @@ from thalweg.feed.ledgerfile import CLOSED, read_leg
 from thalweg.feed.loader import FeedLoader
 from thalweg.feed.replay import why_logged
 from thalweg.feed.rowsof import why_sample, why_step
+from thalweg.feed.sourcepasses import SourcePasses
 
 
 def feed(n=100, size=2, mixed=False):
@@ -78,6 +79,63 @@ def test_any_legs_prove_exactly_once(tmp_path_factory, legs, mixed):
     verdict = verify_ledger(folder, feed(23, mixed=mixed))
     assert verdict.problems == []
     assert verdict.rows == rows + 2
+
+
+# C31 E42 E43
+@pytest.mark.parametrize("kind", ["packed", "cut", "rows", "one arrangement", "balanced"])
+def test_samples_are_counted_by_source_and_pass_over_it(tmp_path, kind):
+    def part(name, k):
+        rows = [{"input_ids": np.arange(1 + i % 9, dtype=np.int32), "id": f"{name}{i}"} for i in range(k)]
+        return tw.from_dataset(rows, id="id")
+
+    whole = part("a", 60) if kind == "one arrangement" else tw.mix({"a": part("a", 60), "b": part("b", 25)}, seed=3)
+    whole = whole.shuffle(1)
+    of = {
+        "packed": lambda f: f.pack(16).batch(1),
+        "cut": lambda f: f.pack(16, policy="concat_split").batch(1),
+        "rows": lambda f: f.batch(2),
+        "one arrangement": lambda f: f.pack(16, repack="never").batch(1),
+        "balanced": lambda f: f.pack(16).balance().batch(1),
+    }[kind](whole)
+    state, seen = None, []
+    for world, steps in ((2, 7), (3, 4), (1, 9)):
+        ranks = [
+            FeedLoader(of, topology=tw.Topology(rank=r, world=world), epochs=None, ledger=tmp_path)
+            for r in range(world)
+        ]
+        for rank in ranks:
+            if state is not None:
+                rank.load_state_dict(state)
+            seen += [i for batch in islice(rank, steps) for row in batch.info.ids for i in row]
+        state = ranks[0].state_dict()
+        for rank in ranks:
+            rank.close()
+    verdict = verify_ledger(tmp_path, of)
+    assert verdict.ok, verdict.problems
+    for name, n in (("a", 60), ("b", 25)):
+        passes = verdict.sources.get(name, {}) if kind != "one arrangement" else verdict.sources["data"]
+        if name == "b" and kind == "one arrangement":
+            continue
+        assert {total for _, total in passes.values()} == {n}
+        delivered = sum(1 for i in seen if i.startswith(name))
+        assert sum(got for got, _ in passes.values()) <= delivered
+        if kind != "cut":  # a sample that is cut comes in pieces
+            assert sum(got for got, _ in passes.values()) == delivered
+            assert all(passes[p][0] == n for p in sorted(passes)[:-2])  # every pass but those under way is whole
+    assert "pass 0" in verdict.text(compared=True)
+    assert verify_ledger(tmp_path).sources == {}
+
+
+def test_a_plan_that_gives_a_sample_twice_in_a_pass_is_found(tmp_path, monkeypatch):  # E43
+    leg(tmp_path, 6, world=2)
+    plain = SourcePasses._add
+
+    def doubled(self, block, rows):
+        plain(self, block, rows)
+        plain(self, block, rows[:1])
+
+    monkeypatch.setattr(SourcePasses, "_add", doubled)
+    assert any("came twice in pass 0" in p for p in verify_ledger(tmp_path, feed()).problems)
 
 
 def test_a_row_costs_about_nine_bytes(tmp_path):

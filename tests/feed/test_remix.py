@@ -9,6 +9,7 @@ import pytest
 import thalweg as tw
 from thalweg.core.errors import ConfigError, StateError
 from thalweg.feed import compile as planning
+from thalweg.feed import remix
 from thalweg.feed.ledger import verify_ledger
 
 SIZES = {"a": 400, "b": 300, "c": 200}
@@ -107,6 +108,46 @@ def test_states_behind_a_change_go_on_at_any_layout_and_say_what_changed(packed,
     assert verdict.problems == []
     assert verdict.steps == 11 + 9 + 10
     assert verdict.superseded > 0
+
+
+def test_the_state_stays_small_with_hundreds_of_sources_whose_weights_changed():
+    names, draw = [f"crawl-2026-{i:03d}" for i in range(300)], np.random.default_rng(5)
+
+    def many(weights):
+        rows = {n: tw.from_dataset([{"input_ids": [k + 1] * 4, "id": f"{n}/{k}"} for k in range(4)]) for n in names}
+        return tw.mix(rows, weights=weights, on_exhausted="repeat").shuffle().batch(2)
+
+    first = dict.fromkeys(names, 1)
+    run = loader(many(first))
+    read(run, 9)
+    new = {n: round(float(w), 4) for n, w in zip(names, draw.uniform(0.0001, 0.02, 300), strict=True)}
+    state = run.state_dict()
+    run = loader(many(first))
+    run.load_state_dict(state, mix=new)
+    steps = iter(run)
+    read(steps, 5)
+    small = run.state_dict()
+    assert sum(len(k) + len(v) for k, v in small.items()) < 1000
+    again = loader(many(first))
+    again.load_state_dict(small)
+    assert read(again, 20) == read(steps, 20)
+    assert again.state_dict()["changes"] == small["changes"]
+    with pytest.raises(StateError, match="'changes' of the state cannot be read"):
+        loader(many(first)).load_state_dict({**small, "changes": small["changes"][:-8]})
+
+
+def test_states_of_older_versions_with_names_in_their_changes_still_load():
+    run = loader(feed())
+    read(run, 5)
+    run.load_state_dict(run.state_dict(), mix={"a": 1, "b": 3})
+    steps = iter(run)
+    read(steps, 4)
+    state = run.state_dict()
+    old = remix.written(run.node.compiled.changes)
+    assert '"a":' in old
+    again = loader(feed())
+    again.load_state_dict({**state, "changes": old})
+    assert read(again, 12) == read(steps, 12)
 
 
 def test_a_source_can_be_added_and_only_what_is_new_may_differ():

@@ -1,7 +1,9 @@
 """The plan read both ways: from a step to samples, from a sample to steps, and the figures of any layout."""
 
 import json
+import re
 import sys
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -79,6 +81,59 @@ def test_a_simulation_counts_what_a_loader_gives():  # C19 E49
         }
 
 
+def drawn():
+    sizes = np.random.default_rng(1).integers(1, 40, 400).tolist()
+    rows = [{"input_ids": np.arange(n, dtype=np.int32), "id": f"r{i}"} for i, n in enumerate(sizes)]
+    parts = {"a": tw.from_dataset(rows[:250], id="id"), "b": tw.from_dataset(rows[250:], id="id")}
+    return tw.mix(parts, by="tokens").shuffle(1)
+
+
+SHAPED = {
+    "buckets": lambda feed: feed.bucket((10, 20), (6, 4, 2)),
+    "buckets to their boundary": lambda feed: feed.bucket(
+        (10, 20), (6, 4, 2), remainder="drop", pad_to="boundary", pad_to_multiple_of=4
+    ),
+    "token budget": lambda feed: feed.token_budget(120, window=64, pad_to_multiple_of=8),
+    "several row lengths": lambda feed: feed.pack((24, 40), overlong="error", max_docs=2).batch(2),
+    "several row lengths, balanced": lambda feed: feed.pack((24, 96), overlong="error").balance(b=1).batch(1),
+    "padded samples": lambda feed: feed.batch(3),
+    "flat samples": lambda feed: feed.batch(2, pad="none"),
+    "flat aligned rows": lambda feed: feed.pack(64, align=8).batch(2, pad="none"),
+    "long ones alone, aligned": lambda feed: feed.pack(24, overlong="alone", align=4).batch(2),
+}
+
+
+# E49 E50 C30
+@pytest.mark.parametrize("name", SHAPED)
+def test_a_simulation_knows_every_shape_tokens_and_padding_that_loaders_give(name):
+    feed = SHAPED[name](drawn())
+    for world, accumulation in ((1, 1), (3, 2)):
+        (figures,) = simulate(feed, [world], accumulation=accumulation)
+        ranks = [
+            list(
+                tw.Loader(
+                    feed,
+                    topology=tw.Topology(rank=r, world=world),
+                    gradient_accumulation_steps=accumulation,
+                    return_tensors="np",
+                )
+            )
+            for r in range(world)
+        ]
+        every = [b for part in ranks for b in part]
+        assert figures.steps * accumulation == len(ranks[0]) > 0
+        tokens = [sum(b.info.num_tokens for b in part) for part in ranks]
+        assert figures.rank_tokens == (min(tokens), sum(tokens) / world, max(tokens))
+        seen = Counter("{}x{}".format(*b["input_ids"].shape) for b in every)
+        assert figures.shapes == dict(seen)
+        assert figures.distinct_shapes == len(seen)
+        assert figures.padding == pytest.approx(1 - sum(tokens) / sum(b["input_ids"].size for b in every))
+        documents = [sum(len(row) for b in part for row in b.info.ids) for part in ranks]
+        assert figures.rank_requests_range == (min(documents), sum(documents) / world, max(documents))
+        assert figures.rank_bytes_range == (4 * min(tokens), 4 * sum(tokens) / world, 4 * max(tokens))
+        assert 1 <= figures.straggler <= figures.straggler_worst
+
+
 def test_the_commands_answer_in_text_and_json(tmp_path):
     file = tmp_path / "data_here.py"
     file.write_text(
@@ -137,4 +192,9 @@ def test_the_simulation_shows_shares_over_the_epoch_and_balance_on_a_page(tmp_pa
     text = page.read_text()
     assert text.count("<svg") == 3
     assert "Shares of tokens over the epoch" in text
+    assert re.search(r"<td>web</td><td>(49|50|51)\.\d\d%</td>", text)
+    shape = re.search(r"shapes (1x16 \(\d+\))", out.output)
+    assert shape
+    assert shape[1] in text
+    assert "requests a rank" in out.output
     assert "web" in text

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import thalweg as tw
@@ -35,6 +35,7 @@ def same(a, b):
     st.integers(1, 5),
     st.sampled_from(["hf", "megatron", "torchtitan"]),
 )
+@example([0, 1, 0], "plain", "flat", 1, "hf")
 def test_together_is_each_alone(lengths, loss, form, size, dialect):
     rng = np.random.default_rng(len(lengths))
     rows = []

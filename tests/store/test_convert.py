@@ -163,11 +163,18 @@ def test_datasets_reads_what_we_write(tmp_path, records):
 
 
 @pytest.mark.slow
-def test_mindspore_reads_what_we_write(tmp_path, records):
-    pytest.importorskip("mindspore")
+def test_mindspore_reads_what_we_write_and_it_comes_back_whole(tmp_path, records):
+    library = pytest.importorskip("mindspore.dataset")
     convert(str(records), str(tmp_path / "o.mindrecord"))
-    found = read(tmp_path / "o.mindrecord", "mindrecord")
-    assert [r["input_ids"].tolist() for r in found] == [r["input_ids"].tolist() for r in samples()]
+    found = library.MindDataset(str(tmp_path / "o.mindrecord"), shuffle=False)
+    rows = list(found.create_dict_iterator(num_epochs=1, output_numpy=True))
+    assert [r["input_ids"].tolist() for r in rows] == [r["input_ids"].tolist() for r in samples()]
+    assert [str(r["text"]) for r in rows] == [r["text"] for r in samples()]
+    assert [int(r["n"]) for r in rows] == list(range(120))
+    convert(str(tmp_path / "o.mindrecord"), str(tmp_path / "back"))
+    back = tw.open_records(tmp_path / "back")
+    assert back.num_tokens == tw.open_records(records).num_tokens
+    assert [r["input_ids"].tolist() for r in back] == [r["input_ids"].tolist() for r in samples()]
 
 
 def tar(path, members):

@@ -14,8 +14,10 @@ import pytest
 import thalweg as tw
 from thalweg.core.errors import IntegrityError, RecordsError
 from thalweg.store import cache as node_cache
+from thalweg.store import fs as store_fs
 from thalweg.store.cache import Needs, NodeCache
-from thalweg.store.records import pieces
+from thalweg.store.records import PartWriter, declare_parts, farsweep, merge_parts, pieces
+from thalweg.store.remote import Remote
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")]
 
@@ -368,6 +370,158 @@ def test_two_that_append_behind_a_url_at_once_both_appear(s3, tmp_path):
     rec = tw.open_records(url, storage_options=options, cache_dir=tmp_path / "c")
     assert [r["n"] for r in rec] == [*range(5), 200, 100]
     rec.verify("full")
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing that comes after it is done."""
+
+
+def die_while_copying(monkeypatch, after):
+    """Make a writer stop dead at the file number `after`, as another process would see it that was killed."""
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    copy = Remote.write
+
+    def write(self, name, source, seen=[0]):  # noqa: B006
+        seen[0] += 1
+        if seen[0] == after:
+            raise Killed
+        copy(self, name, source)
+
+    monkeypatch.setattr(Remote, "write", write)
+    monkeypatch.setattr(farsweep.Writing, "give_up", lambda _: None)
+    monkeypatch.setattr(farsweep.os, "getpid", lambda: gone.pid)
+    monkeypatch.setattr(farsweep, "_birth", lambda pid: "1" if pid == gone.pid else None)
+
+
+def names_behind(url, options):
+    import fsspec
+
+    fs = fsspec.filesystem("s3", **options)
+    fs.invalidate_cache()
+    return {p.rpartition("/")[2] for p in fs.find(url)}
+
+
+# E38 E41
+def test_what_a_writer_left_behind_a_url_when_it_was_killed_is_cleared_by_the_next(s3, tmp_path, monkeypatch):
+    url, options, _ = s3
+    upload(url, options, rows(20))
+    before = names_behind(url, options)
+    with monkeypatch.context() as patch:
+        die_while_copying(patch, after=3)
+        with pytest.raises(Killed):
+            upload(url, options, rows(200), shard_bytes=20_000, append=True)
+    left = names_behind(url, options) - before
+    (note,) = (n for n in left if n.startswith("writing."))
+    assert len(left) > 1
+    import fsspec
+
+    fs, (bucket, _, folder) = fsspec.filesystem("s3", **options), url.removeprefix("s3://").partition("/")
+    key = f"{folder}/{note.removeprefix('writing.')}.00007.arrow"
+    fs.call_s3("create_multipart_upload", Bucket=bucket, Key=key)
+    fs.call_s3("create_multipart_upload", Bucket=bucket, Key=f"{folder}/of-somebody-else")
+    upload(url, options, rows(5), append=True)  # the next start
+    assert not left & names_behind(url, options)
+    assert not [n for n in names_behind(url, options) if n.startswith(("writing.", "fate."))]
+    begun = fs.call_s3("list_multipart_uploads", Bucket=bucket)["Uploads"]
+    assert [u["Key"] for u in begun] == [f"{folder}/of-somebody-else"]
+    rec = tw.open_records(url, storage_options=options, cache_dir=tmp_path / "c")
+    assert [r["n"] for r in rec] == [*range(20), *range(5)]
+    rec.verify("full")
+
+
+def test_a_writer_that_was_taken_for_dead_gets_an_error_and_no_set_with_holes(s3, tmp_path, monkeypatch):
+    url, options, _ = s3
+    upload(url, options, rows(20))
+    late = tw.create_records(url, storage_options=options, append=True)
+    for row in rows(30):
+        late.write(row)
+    settle = farsweep.Writing.settle
+
+    def stands_still(self):
+        monkeypatch.setattr(farsweep.Writing, "settle", settle)
+        monkeypatch.setattr(farsweep, "STALE", -1.0)
+        with monkeypatch.context() as patch:
+            patch.setattr(farsweep, "_machine", lambda: "another")
+            assert farsweep.sweep(self.remote) == [self.prefix]
+        settle(self)
+
+    monkeypatch.setattr(farsweep.Writing, "settle", stands_still)
+    with pytest.raises(RecordsError, match="taken for dead"):
+        late.close()
+    rec = tw.open_records(url, storage_options=options, cache_dir=tmp_path / "c")
+    assert len(rec) == 20
+    rec.verify("full")
+
+
+def test_a_living_writer_and_rows_that_appeared_are_left_alone(s3, tmp_path, monkeypatch):
+    url, options, _ = s3
+    monkeypatch.setattr(farsweep.Writing, "end", lambda _: None)  # killed right behind its manifest
+    upload(url, options, rows(20))
+    there = names_behind(url, options)
+    assert farsweep.sweep(Remote(url, options)) == []  # this process lives
+    assert names_behind(url, options) == there
+    monkeypatch.setattr(farsweep, "_birth", lambda _: None)  # and now it is dead: the notes go, the rows stay
+    assert farsweep.sweep(Remote(url, options)) == []
+    assert there - names_behind(url, options) == {n for n in there if n.startswith(("writing.", "fate."))}
+    assert len(tw.open_records(url, storage_options=options, cache_dir=tmp_path / "c")) == 20
+
+
+def test_local_files_of_a_dead_writer_behind_a_url_are_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(farsweep.tempfile, "gettempdir", lambda: str(tmp_path))
+    for name in ("dead", "alive"):
+        (tmp_path / f"{farsweep.STAGE}{name}").mkdir()
+    life = store_fs.Life(tmp_path / f"{farsweep.STAGE}alive" / ".data-1.life").begin()
+    (tmp_path / f"{farsweep.STAGE}dead" / ".data-1.life").touch()
+    farsweep.sweep_stages()
+    assert [p.name for p in tmp_path.iterdir()] == [f"{farsweep.STAGE}alive"]
+    life.end()
+
+
+def part(url, options, k, parts, **more):
+    with PartWriter(url, k, parts, shard_bytes=20_000, storage_options=options, **more) as w:
+        for i in range(40):
+            w.write({"input_ids": np.full(100, k, np.int32), "n": k * 100 + i})
+    return w
+
+
+# E41
+def test_many_writers_write_parts_of_one_set_straight_to_a_url(s3, tmp_path):
+    url, options, _ = s3
+    kept = {"storage_options": options, "cache_dir": tmp_path / "c"}
+    assert declare_parts(url, 3, storage_options=options) == 0
+    assert declare_parts(url, 3, storage_options=options) == 0
+    with pytest.raises(RecordsError, match="3 parts are declared, 4 asked for"):
+        declare_parts(url, 4, storage_options=options)
+    part(url, options, 2, 3)
+    part(url, options, 0, 3)
+    with pytest.raises(RecordsError, match="1 of 3 parts are missing: 1"):
+        tw.open_records(url, **kept)
+    with pytest.raises(RecordsError, match="1 of 3 parts are missing: 1"):
+        merge_parts(url, storage_options=options)
+    assert part(url, options, 1, 3).files
+    assert part(url, options, 1, 3).files == []  # written twice appears once
+    with pytest.raises(RecordsError, match="not merged"):
+        tw.open_records(url, **kept)
+    first = merge_parts(url, storage_options=options)
+    assert merge_parts(url, storage_options=options) == first
+    rec = tw.open_records(url, **kept)
+    assert [r["n"] for r in rec] == [k * 100 + i for k in range(3) for i in range(40)]
+    rec.verify("full")
+    assert not [n for n in names_behind(url, options) if n.startswith(("writing.", "fate."))]
+    with pytest.raises(RecordsError, match="in use"):
+        declare_parts(url, 2, storage_options=options)
+    for k in range(2):
+        part(url, options, k, 2, append=True)
+    merge_parts(url, storage_options=options)
+    more = tw.open_records(url, storage_options=options, cache_dir=tmp_path / "other")
+    assert [r["n"] for r in more][120:] == [k * 100 + i for k in range(2) for i in range(40)]
+    local = tmp_path / "local"
+    for k in range(3):
+        with PartWriter(local, k, 3) as w:
+            for i in range(40):
+                w.write({"input_ids": np.full(100, k, np.int32), "n": k * 100 + i})
+    assert merge_parts(local).fingerprint == rec.fingerprint
 
 
 def test_a_forked_process_reads_behind_a_url_too(s3, tmp_path):

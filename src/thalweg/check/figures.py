@@ -46,6 +46,25 @@ def histogram(title: str, values: Any, marks: Mapping[str, float] | None = None)
     return _svg(title, parts, HIGH)
 
 
+def counted(lengths: Any) -> dict[str, int]:
+    """Count samples by length, in at most ten steps: equal ones, or doubling ones where lengths differ by more than 16.
+
+    Args:
+        lengths: int (n,), at least one.
+
+    Returns:
+        "16 to 31" -> samples, rising.
+    """
+    low, high = int(np.min(lengths)), int(np.max(lengths))
+    if high >= 16 * max(low, 1):
+        edges = [0, *(high >> k for k in range(9, 0, -1) if high >> k), high + 1]
+    else:
+        edges = sorted({low + (high + 1 - low) * k // 10 for k in range(11)})
+    edges = sorted(set(edges))
+    counts, _ = np.histogram(lengths, edges)
+    return {f"{a:,} to {b - 1:,}": n for a, b, n in zip(edges, edges[1:], counts.tolist(), strict=False)}
+
+
 def bars(title: str, values: Mapping[str, float], unit: str = "") -> str:
     """Draw one bar for each name.
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.check.columns import figures, plainly_wrong
+from thalweg.check.figures import counted, histogram
 from thalweg.check.finding import Finding
 from thalweg.check.opening import must_exist
 from thalweg.check.pictures import references, thumbnails
@@ -25,6 +26,7 @@ from thalweg.core.errors import ConfigError, InputError
 from thalweg.core.sample import IGNORE_INDEX, INPUT_IDS
 from thalweg.core.topology import Topology
 
+LOOKED_AT = 2_000_000  # lengths that a histogram is made of, at most about
 NO_TOKENIZER = Finding(
     "note",
     "no tokenizer is known here, so token ids are shown",
@@ -105,24 +107,30 @@ def _of_records(title: str, records: Any, row: int, n: int, tokenizer: Any) -> R
     if not 0 <= row < max(total, 1):
         raise InputError(f"no row {row}: there are {total:,}", where=title, fix=f"ask for 0 to {total - 1}")
     decode = _decoder(tokenizer, records.lineage)
-    facts: dict[str, Any] = {"rows": total, "columns": ", ".join(map(str, records.schema))}
-    if records.lengths is not None:
-        facts |= {"tokens": int(records.num_tokens), **_spread(records.lengths)}
+    columns = ", ".join(f"{name} {kind}" for name, kind in records.schema.items())
+    facts: dict[str, Any] = {"rows": total, "columns": columns}
+    some = None if records.lengths is None else records.lengths[:: max(1, total // LOOKED_AT)]
+    if some is not None:
+        facts |= {"tokens": int(records.num_tokens), **_spread(some, total)}
         if "label_tokens" in records.facts and records.num_tokens:
             facts["share in the loss"] = f"{np.sum(records.facts['label_tokens']) / records.num_tokens:.1%}"
     facts["fingerprint"] = records.fingerprint
     report = Report(title, facts)
+    if some is not None and len(some):
+        report.lengths = counted(some)
+        report.figures.append(histogram("Tokens of a sample", some))
     picks = np.arange(row, min(row + n, total))
     for index, name in zip(picks.tolist(), records.ids(picks), strict=True):
         report.samples.append(_sample_view(f"row {index}, {name}", records[index], decode))
     return _told(report, decode)
 
 
-def _spread(lengths: NDArray[np.int32]) -> dict[str, Any]:
+def _spread(lengths: NDArray[np.int32], total: int) -> dict[str, Any]:
     if not len(lengths):
         return {}
     low, middle, high = np.percentile(lengths, [0, 50, 100]).astype(int).tolist()
-    return {"length of a sample": f"{low:,} to {high:,} tokens, median {middle:,}"}
+    told = f"{low:,} to {high:,} tokens, median {middle:,}"
+    return {"length of a sample": told + f" (of {len(lengths):,} looked at)" * (len(lengths) < total)}
 
 
 def _of_feed(

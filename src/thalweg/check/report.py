@@ -24,6 +24,7 @@ class Report:
         figures: pictures, as SVG text; HTML only.
         verdicts: (group, finding) of every check that could judge, in the order of suspicion; `doctor` only.
         pictures: pictures of the samples as data URLs; HTML only.
+        lengths: "16 to 31" -> samples of so many tokens, rising; HTML draws it among the figures.
     """
 
     title: str
@@ -33,6 +34,7 @@ class Report:
     figures: list[str] = field(default_factory=list[str])
     verdicts: list[tuple[str, Finding]] = field(default_factory=list[tuple[str, Finding]])
     pictures: list[str] = field(default_factory=list[str])
+    lengths: dict[str, int] = field(default_factory=dict[str, int])
 
     @property
     def ok(self) -> bool:
@@ -47,6 +49,7 @@ class Report:
             "ok": self.ok,
             "facts": self.facts,
             "findings": [finding.to_dict() for finding in self.findings],
+            **({"lengths": self.lengths} if self.lengths else {}),
             **({"checks": checks} if checks else {}),
             "samples": [view.to_dict() for view in self.samples],
         }
@@ -62,6 +65,7 @@ class Report:
         """Give plain text: facts, verdicts or findings, samples with the trained tokens in brackets."""
         width = max(map(len, self.facts), default=0)
         lines = [self.title, *(f"  {name:<{width}}  {value_text(value)}" for name, value in self.facts.items())]
+        lines += self.drawn_lengths()
         group = ""
         for of, verdict in self.verdicts:
             lines += [of] if of != group else []
@@ -70,6 +74,16 @@ class Report:
         lines += [self.summary()] if self.verdicts else map(str, self.findings)
         lines += [f"\n{view.title}\n{view.marked()}" for view in self.samples]
         return "\n".join(lines)
+
+    def drawn_lengths(self) -> list[str]:
+        """Draw the lengths as lines of text; none where they are not known."""
+        if not self.lengths:
+            return []
+        most, wide = max(self.lengths.values()), max(map(len, self.lengths))
+        return ["tokens of a sample"] + [
+            f"  {name:>{wide}} {'█' * round(30 * n / max(most, 1)) or '▏' * bool(n)} {n:,}"
+            for name, n in self.lengths.items()
+        ]
 
     def summary(self) -> str:
         """Count the verdicts in one line."""

@@ -34,6 +34,8 @@ def show(report: "Report", console: Any = None) -> None:
         table.add_row(Text(name, style="dim"), Text(value_text(value)))
     if report.facts:
         console.print(table)
+    for line in report.drawn_lengths():
+        console.print(Text(line))
     group = ""
     for of, finding in report.verdicts or [("", finding) for finding in report.findings]:
         if of != group:

@@ -12,7 +12,7 @@ from thalweg.feed.simulate import Simulation
 WIDTH, HEIGHT, LEFT, TOP = 720, 260, 56, 18
 RIGHT, BOTTOM = WIDTH - 14, HEIGHT - 34
 COLOURS = ("#1f6feb", "#0a6b4f", "#b3261e", "#8a5a00", "#6f42c1", "#0e7490", "#be185d", "#4d7c0f")
-SHOWN = 8  # lines of a picture; of more sources the largest
+SHOWN = 8  # lines of a picture, shapes of a line; of more the largest
 
 
 def lines(title: str, values: Mapping[str, Sequence[float]], unit: str = "{:.0%}", low: float | None = None) -> str:
@@ -48,14 +48,34 @@ def lines(title: str, values: Mapping[str, Sequence[float]], unit: str = "{:.0%}
     return f'<h2>{escape(title)}</h2><svg {box} font-size="12" fill="currentColor">{"".join(parts)}</svg>'
 
 
-def page(target: str, results: Sequence[Simulation]) -> str:
-    """Write the page: the table, shares of tokens over the epoch, the straggler factor and bytes a rank."""
-    head = "".join(f"<th>{h}</th>" for h in ("ranks", "steps", "tokens a rank", "padding", "straggler", "MB a rank"))
+def spread_of(result: Simulation) -> str:
+    """Say how tokens, bytes and requests differ over the ranks: least to most."""
+    (low, _, high), (few, _, many) = result.rank_bytes_range, result.rank_requests_range
+    tokens = f"{result.rank_tokens[0]:,} to {result.rank_tokens[2]:,} tokens"
+    return f"{tokens}, {low / 1e6:,.1f} to {high / 1e6:,.1f} MB and {few:,} to {many:,} requests a rank"
+
+
+def shapes_of(result: Simulation) -> str:
+    """List the commonest shapes of micro-batches, rows x width, with how many have them."""
+    told = [f"{shape} ({n:,})" for shape, n in list(result.shapes.items())[:SHOWN]]
+    more = result.distinct_shapes - len(told)
+    return ", ".join(told) + f" and {more:,} more" * bool(more) if told else "none"
+
+
+def _table(results: Sequence[Simulation]) -> str:
+    first = ("ranks", "steps", "rows left", "tokens a rank", "padding", "straggler", "worst step")
+    head = "".join(f"<th>{h}</th>" for h in (*first, "MB a rank", "requests", "shapes"))
     rows = "".join(
-        f"<tr><td>{r.world:,}</td><td>{r.steps:,}</td><td>{r.rank_tokens[1]:,.0f}</td><td>{r.padding:.2%}</td>"
-        f"<td>{r.straggler:.3f}</td><td>{r.rank_bytes / 1e6:,.1f}</td></tr>"
+        f"<tr><td>{r.world:,}</td><td>{r.steps:,}</td><td>{r.left_out:,}</td><td>{r.rank_tokens[0]:,} to "
+        f"{r.rank_tokens[2]:,}</td><td>{r.padding:.2%}</td><td>{r.straggler:.3f}</td><td>{r.straggler_worst:.3f}</td>"
+        f"<td>{r.rank_bytes / 1e6:,.1f}</td><td>{r.rank_requests:,}</td><td>{escape(shapes_of(r))}</td></tr>"
         for r in results
     )
+    return f"<table><tr>{head}</tr>{rows}</table>"
+
+
+def page(target: str, results: Sequence[Simulation]) -> str:
+    """Write the page: the table, shares of tokens over the epoch, the straggler factor and bytes a rank."""
     pictures = [lines("Shares of tokens over the epoch", results[0].shares_over, low=0.0)]
     factors = {f"{r.world:,} ranks": r.stragglers for r in results if r.stragglers}
     pictures.append(lines("Work of the busiest rank over the mean", factors, "{:.2f}", 1.0))
@@ -63,7 +83,10 @@ def page(target: str, results: Sequence[Simulation]) -> str:
         sizes = {"MB of the busiest rank": [r.rank_bytes / 1e6 for r in results]}
         worlds = ", ".join(f"{r.world:,}" for r in results)
         pictures.append(lines(f"Bytes that the busiest rank reads, on {worlds} ranks", sizes, "{:,.0f}", 0.0))
+    shares = results[0].shares
+    mixed = "".join(f"<tr><td>{escape(name)}</td><td>{share:.2%}</td></tr>" for name, share in shares.items())
+    told = f"<h2>Shares of tokens</h2><table><tr><th>source</th><th>share</th></tr>{mixed}</table>"
     return (
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(target)}</title><style>{STYLE}</style>"
-        f"<h1>{escape(target)}</h1><table><tr>{head}</tr>{rows}</table>{''.join(pictures)}</html>"
+        f"<h1>{escape(target)}</h1>{_table(results)}{told * (len(shares) > 1)}{''.join(pictures)}</html>"
     )

@@ -10,7 +10,7 @@ import click
 
 from thalweg.check.target import load_target
 from thalweg.cli.output import json_option, print_json, with_settings, words_argument
-from thalweg.cli.simfigure import page
+from thalweg.cli.simfigure import page, shapes_of, spread_of
 from thalweg.core.errors import ConfigError
 from thalweg.feed.feed import Feed
 from thalweg.feed.loader import FeedLoader
@@ -59,11 +59,12 @@ def command(target: str, words: tuple[str, ...], worlds: str, *, html: str | Non
     if as_json:
         print_json(with_settings([r.to_dict() for r in results], value))
         return
-    head = ("ranks", "steps", "rows left", "tokens a rank", "padding", "straggler", "MB a rank", "shapes")
-    click.echo("{:>6} {:>10} {:>10} {:>14} {:>8} {:>9} {:>10} {:>7}".format(*head))
+    head = ("ranks", "steps", "rows left", "tokens a rank", "padding", "straggler", "MB a rank", "requests", "shapes")
+    click.echo("{:>6} {:>10} {:>10} {:>14} {:>8} {:>9} {:>10} {:>10} {:>7}".format(*head))
     for r in results:
         click.echo(_line(r))
     for r in results:
+        click.echo(f"{r.world:,} ranks, {spread_of(r)}; shapes {shapes_of(r)}")
         if len(r.step_rows) > 1:
             grown = ", then ".join(f"{steps:,} steps of {rows:,} rows" for steps, rows in r.step_rows)
             click.echo(f"{r.world:,} ranks: {grown}")
@@ -78,5 +79,5 @@ def command(target: str, words: tuple[str, ...], worlds: str, *, html: str | Non
 def _line(r: Simulation) -> str:
     return (
         f"{r.world:>6,} {r.steps:>10,} {r.left_out:>10,} {r.rank_tokens[1]:>14,.0f} {r.padding:>8.2%}"
-        f" {r.straggler:>9.3f} {r.rank_bytes / 1e6:>10,.1f} {r.distinct_shapes:>7,}"
+        f" {r.straggler:>9.3f} {r.rank_bytes / 1e6:>10,.1f} {r.rank_requests:>10,} {r.distinct_shapes:>7,}"
     )

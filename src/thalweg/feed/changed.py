@@ -13,7 +13,7 @@ from thalweg.feed.feed import Feed
 from thalweg.feed.ledger import Ledger
 from thalweg.feed.node import RunOptions
 from thalweg.feed.planned import PlannedNode
-from thalweg.feed.remix import begun, mix_of, read, without
+from thalweg.feed.remix import begun, mix_of, read, sources_of, without
 
 
 def going_on(
@@ -41,7 +41,7 @@ def going_on(
         StateError: the state of another feed.
         ConfigError: weights or names that cannot be meant.
     """
-    past = read(state.get("changes"))
+    past = read(state.get("changes"), [n for n in sources_of(feed) if n not in new_data])
     if new_data and mix is None:
         raise ConfigError("new sources need weights", where="load_state_dict(new_data=...)", fix="give mix= too")
     if mix is None:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from thalweg.core.errors import ConfigError
 from thalweg.core.seeds import Key
 from thalweg.core.state import digest
+from thalweg.feed import losscount
 from thalweg.feed import stages as st
 from thalweg.feed.collating import batching_of
 from thalweg.feed.cuts import LabelsAfterCut
@@ -52,6 +53,7 @@ class Compiled:
         loose: name -> digest of what may change with a warning.
         losses: reason -> (samples, tokens) left out by the table.
         changes: of the weights of its mix, at checkpoints.
+        loss_unknown: why the table cannot tell the tokens in the loss of a step, and what helps.
     """
 
     leaves: list[Leaf]
@@ -64,6 +66,7 @@ class Compiled:
     loose: dict[str, Any] = field(default_factory=dict[str, Any])
     losses: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     changes: list[Change] = field(default_factory=list[Change])
+    loss_unknown: str | None = None
 
 
 def compile_feed(
@@ -233,6 +236,7 @@ def _planned(
         )
     order = Order(tables, schedule, packer=packer, seed=shuffled, repack=not never, counts=counts)
     out = Compiled(leaves, order, packing, batching, _find(feed, st.Balance), row_maps, losses=losses)
+    out.loss_unknown = losscount.unknown(feed.stages)
     _identify(out, mix, seed, shuffled)
     out.changes = list(changes)
     if changes:

@@ -31,26 +31,42 @@ class LabelsAfterCut:
 
     def __call__(self, rows: Ints, stop: int) -> Ints:
         """Count for some of the samples, int64 (k,)."""
-        out = np.full(len(rows), max(stop - 1, 0), np.int64)
-        for s, leaf in enumerate(self.leaves):
-            mine = np.flatnonzero(self.source[rows] == s)
-            if len(mine):
-                out[mine] = np.minimum(_kept(leaf, self.index[rows[mine]], stop), out[mine])
-        return out
+        ends = np.full(len(rows), stop, np.int64)
+        return labels_of_pieces(self.leaves, self.source[rows], self.index[rows], np.zeros_like(ends), ends)
 
 
-def _kept(leaf: Leaf, index: Ints, stop: int) -> Ints:
+def labels_of_pieces(leaves: Sequence[Leaf], source: NDArray[np.int32], index: Ints, start: Ints, stop: Ints) -> Ints:
+    """Count the tokens in the loss of pieces of samples from the spans or labels that are stored, int64 (k,).
+
+    Args:
+        leaves: the sources.
+        source: int32 (k,), source of each piece's sample.
+        index: int64 (k,), its index there.
+        start: int64 (k,), first token of each piece; never in the loss, for nothing in the piece precedes it.
+        stop: int64 (k,), end of each piece.
+    """
+    most: Ints = np.maximum(stop - start - 1, 0)
+    out = most.copy()
+    for s, leaf in enumerate(leaves):
+        mine = np.flatnonzero(source == s)
+        if len(mine):
+            out[mine] = np.minimum(_kept(leaf, index[mine], start[mine], stop[mine]), most[mine])
+    return out
+
+
+def _kept(leaf: Leaf, index: Ints, start: Ints, stop: Ints) -> Ints:
     columns = leaf.source.columns
     wanted = next((c for c in (LABELS, LOSS_SPANS) if columns is None or c in columns), None)
-    everything = np.full(len(index), stop, np.int64)
+    everything = stop - start
     if wanted is None:
         return everything
     values: Any = leaf.source.read(index, [wanted] if columns is not None else [LABELS, LOSS_SPANS])
     labels, spans = values.get(LABELS), values.get(LOSS_SPANS)
     if labels is not None:
-        return np.array([np.count_nonzero(np.asarray(row)[1:stop] != IGNORE_INDEX) for row in labels], np.int64)
+        pairs = zip(labels, start.tolist(), stop.tolist(), strict=True)
+        return np.array([np.count_nonzero(np.asarray(row)[a + 1 : b] != IGNORE_INDEX) for row, a, b in pairs], np.int64)
     if spans is None:
         return everything
     if not isinstance(spans, Ragged):
         spans = Ragged.from_rows([np.asarray(row, np.int32).reshape(-1, 2) for row in spans], np.int32)
-    return count_labels(cut_spans(spans, np.zeros_like(everything), everything), everything)
+    return count_labels(cut_spans(spans, start, stop), everything)

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from thalweg.core.errors import ConfigError
-from thalweg.feed import rules
+from thalweg.feed import losscount, rules
 from thalweg.feed import stages as st
 from thalweg.plan.shuffle import WINDOW
 
@@ -355,6 +355,9 @@ class Feed:
             lines.append(
                 "  elastic: any world size, workers and accumulation continue the same order; resume in constant time"
             )
+            why = losscount.unknown(self.stages) if _makes_tokens(self.stages[-1]) else None
+            if why is not None:
+                lines.append(f"  info.step_label_tokens is None on several ranks: {why}")
         else:
             lines.append(f"  a stream because {why}")
             lines.append("  costs: no length, no known number of steps; resume reads again up to one window")
@@ -363,6 +366,12 @@ class Feed:
         return "\n".join(lines)
 
     __repr__ = __str__
+
+
+def _makes_tokens(last: st.Stage) -> bool:
+    """Say whether a stage makes batches of tokens."""
+    collate = getattr(last, "collate", "raw")
+    return isinstance(collate, str) and collate != "raw"
 
 
 def _near(stage: st.Shuffle) -> str:

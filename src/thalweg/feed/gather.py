@@ -19,6 +19,7 @@ from thalweg.feed.mapread import MapRows, Request, Result
 from thalweg.feed.source import samples_of
 from thalweg.feed.views import merge
 from thalweg.plan.epoch import Block
+from thalweg.plan.labels import labels_from_spans
 
 Ints = NDArray[np.int64]
 PROVENANCE = ("id", "source", "unit", "row")  # columns of records that say where a sample came from
@@ -215,9 +216,9 @@ class Reader:
         """Take the token columns out of samples; a hole becomes a document without tokens."""
         empty = np.empty(0, np.int32)
         documents.tokens = Ragged.from_rows([empty if s is None else s[INPUT_IDS] for s in samples], np.int32)
-        first = next(s for s in samples if s is not None)
-        if LABELS in first:
-            documents.labels = Ragged.from_rows([empty if s is None else s[LABELS] for s in samples], np.int64)
+        names = {name for s in samples if s is not None for name in (LABELS, LOSS_SPANS) if name in s}
+        if LABELS in names:
+            documents.labels = Ragged.from_rows([empty if s is None else _labels_of(s) for s in samples], np.int64)
             bad = np.flatnonzero(documents.labels.lengths != documents.tokens.lengths)
             if len(bad):
                 i = int(bad[0])
@@ -227,10 +228,9 @@ class Reader:
                     f" input_ids and {int(documents.labels.lengths[i])} labels",
                     where=leaf.title, fix="labels are unshifted: one for each token, -100 off the loss",
                 )  # fmt: skip
-        elif LOSS_SPANS in first:
+        elif LOSS_SPANS in names:
             none = np.empty((0, 2), np.int32)
-            spans = [none if s is None else np.asarray(s[LOSS_SPANS], np.int32).reshape(-1, 2) for s in samples]
-            documents.spans = Ragged.from_rows(spans, np.int32)
+            documents.spans = Ragged.from_rows([none if s is None else _spans_of(s) for s in samples], np.int32)
         _cut(documents)
 
     def id_hashes(self, documents: Documents) -> NDArray[np.uint64]:
@@ -257,6 +257,21 @@ class Reader:
         if documents.labels is not None:
             columns[LABELS] = documents.labels
         return samples_of(columns, len(documents.index))
+
+
+def _spans_of(sample: Sample) -> NDArray[np.int32]:
+    """Give the spans in the loss; all tokens of a sample that marks none."""
+    spans = sample.get(LOSS_SPANS)
+    return np.asarray([[0, len(sample[INPUT_IDS])]] if spans is None else spans, np.int32).reshape(-1, 2)
+
+
+def _labels_of(sample: Sample) -> Any:
+    """Give unshifted labels, from spans where a sample has those; all tokens of a sample that marks none."""
+    labels = sample.get(LABELS)
+    if labels is not None:
+        return labels
+    ids, spans = np.asarray(sample[INPUT_IDS], np.int64), _spans_of(sample)
+    return labels_from_spans(ids, np.array([0, len(ids)]), Ragged(spans, np.array([0, len(spans)])))
 
 
 def _piece(sample: Sample, start: int, stop: int) -> Sample:

@@ -9,10 +9,11 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from thalweg.core.batch import Batch
-from thalweg.core.errors import AgreementError, ConfigError, StateError
+from thalweg.core.errors import ConfigError, StateError
 from thalweg.core.state import digest
 from thalweg.core.topology import Topology
 from thalweg.feed import stages as st
@@ -27,6 +28,7 @@ from thalweg.feed.once import in_this_thread
 from thalweg.feed.pace import Pace
 from thalweg.feed.planned import PlannedNode
 from thalweg.feed.ranked import is_ranked, ranked
+from thalweg.feed.ranksagree import Statement, refuse_difference, statement_of
 from thalweg.feed.slicing import slicing_of
 
 Finish = Callable[[Batch], Batch]
@@ -119,9 +121,11 @@ class FeedLoader:
         self.settings: dict[str, Any] | None = None  # the resolved whole of the file that made this loader
         self._ledger = None if ledger is None else Ledger(str(ledger), place)
         self.node: BatchNode = self._engine()
-        self._agreed, self._closed, self._warm = agree is None, False, False
+        alone = topology != "auto" or agree is not None or place.dp_size == 1
+        self._statement = None if alone else statement_of(place.dp_rank, None if ledger is None else Path(ledger))
+        self._agreed, self._closed, self._warm = agree is None and self._statement is None, False, False
         self.pace = Pace()
-        self._finalizer = weakref.finalize(self, _end, self.node, self._ledger)
+        self._finalizer = weakref.finalize(self, _end, self.node, self._ledger, self._statement)
 
     def _find_place(self, topology: Topology | str) -> tuple[Topology, Agree | None]:
         """Give the place, and what asks all ranks; where torch may be asked `bind.loader` does it."""
@@ -190,23 +194,30 @@ class FeedLoader:
 
     def _agreement(self) -> None:
         """Stop where ranks differ in feed, seed or place, before the first batch."""
-        if self._agreed or self._agree is None:
+        if self._agreed:
             return
-        if self._ledger is not None:  # one number for the files of all ranks
-            self.node.note_leg()
-            self._ledger.agree(self._agree)
-        mine = self.describe()
-        texts = self._agree(" ".join(f"{k}={v}" for k, v in mine.items()))
-        theirs = [dict(item.split("=", 1) for item in text.split(" ")) for text in texts]
-        for rank, other in enumerate(theirs):
-            for key, value in theirs[0].items():
-                if other.get(key) != value:
-                    raise AgreementError(
-                        f"ranks 0 and {rank} differ in {key}: {value} and {other.get(key)}",
-                        where=f"rank {self.topology.dp_rank}",
-                        fix="give all ranks the same feed, seed, batch, accumulation and state",
-                    )  # fmt: skip
+        rank, mine = self.topology.dp_rank, " ".join(f"{k}={v}" for k, v in self.describe().items())
+        if self._agree is None:
+            texts = {rank: mine} if self._statement is None else self._statement.say(mine)
+        else:
+            if self._ledger is not None:  # one number for the files of all ranks
+                self.node.note_leg()
+                self._ledger.agree(self._agree)
+            texts = dict(enumerate(self._agree(mine)))
+        told = {r: dict(item.split("=", 1) for item in text.split(" ")) for r, text in texts.items()}
+        refuse_difference(told, rank)
         self._agreed = True
+
+    @property
+    def agreement(self) -> str:
+        """Say by what the ranks were held to agree before the first batch."""
+        if self._agree is not None:
+            return "process group"
+        if self._statement is not None:
+            return f"files in {self._statement.folder}: of ranks that differ, the one that comes later stops"
+        if self.topology.dp_size == 1:
+            return "one rank"
+        return "unchecked: no process group; with Loader(ledger=...), or THALWEG_RUN=<name of this start>, files do it"
 
     def describe(self) -> dict[str, str]:
         """Give what all ranks must agree on, as short words."""
@@ -320,8 +331,8 @@ class FeedLoader:
                 node = going_on(self.feed, self.options, self._ledger, state, mix=mix, new_data=new_data, strict=strict)
             self._finalizer.detach()
             self.node.close()
-            self.node, self._finalizer = node, weakref.finalize(self, _end, node, self._ledger)
-        self._agreed = self._agree is None
+            self.node, self._finalizer = node, weakref.finalize(self, _end, node, self._ledger, self._statement)
+        self._agreed = self._agree is None and self._statement is None
 
     @property
     def lineage(self) -> dict[str, Any]:
@@ -337,7 +348,7 @@ class FeedLoader:
 
     def stats(self) -> dict[str, Any]:
         """Give counters and seconds by stage, and of the loop ("loop": waiting share, tokens a second); always on."""
-        return {**self.node.stats(), "loop": self.pace.read()}
+        return {**self.node.stats(), "loop": self.pace.read(), "agreement": self.agreement}
 
     def __str__(self) -> str:
         """Say the feed, this process's place, how it runs, and so far the shares of sources and what rows leave out."""
@@ -366,8 +377,10 @@ class FeedLoader:
             raise ConfigError("the loader is closed", fix="make a new one and load the state")
 
 
-def _end(node: BatchNode, ledger: Ledger | None) -> None:
+def _end(node: BatchNode, ledger: Ledger | None, statement: Statement | None) -> None:
     """End what runs and write what the ledger holds; also when the loader is forgotten, or the process ends."""
     node.close()
+    if statement is not None:
+        statement.close()
     if ledger is not None:
         ledger.close()

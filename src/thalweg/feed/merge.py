@@ -17,6 +17,7 @@ from thalweg.core.errors import SampleError
 from thalweg.core.sample import Sample
 from thalweg.core.seeds import generator
 from thalweg.feed.columns import names
+from thalweg.feed.losscount import TOKENS
 from thalweg.feed.stages import Map
 
 BATCHED = 256  # samples of a call with batched=True
@@ -95,6 +96,7 @@ def merged(stage: Map, sample: Sample, given: Any) -> Sample:
             fix="return a dict, None to drop the sample, or name output_columns",
         )  # fmt: skip
     _refuse_overwriting(stage, sample, columns)
+    _refuse_tokens(stage, columns)
     gone = set(sample) if stage.remove_columns == "all" else set(names(stage.remove_columns))
     kept = {k: v for k, v in sample.items() if k not in gone}
     kept.update(columns)
@@ -109,6 +111,19 @@ def _refuse_overwriting(stage: Map, sample: Mapping[str, Any], columns: Mapping[
             raise SampleError(
                 f"the function replaces column {name!r}, which is not one of its inputs", where=str(stage),
                 fix="name it in input_columns or output_columns, or return another name",
+            )  # fmt: skip
+
+
+def _refuse_tokens(stage: Map, columns: Mapping[str, Any]) -> None:
+    """Hold a function to its declaration where it decides what is in the loss: the plan has counted that already."""
+    outputs = names(stage.output_columns)
+    if not outputs:
+        return
+    for name in columns:
+        if name in TOKENS and name not in outputs:
+            raise SampleError(
+                f"the function gives column {name!r}, which output_columns does not name", where=str(stage),
+                fix=f"name {name!r} in output_columns, or return other columns",
             )  # fmt: skip
 
 

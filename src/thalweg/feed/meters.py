@@ -10,10 +10,12 @@ levels: `ready` (batches made and not handed over), `in_flight` (groups that are
 """
 
 from collections import defaultdict
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from time import perf_counter
 from typing import Any, TypeVar
+
+import numpy as np
 
 T = TypeVar("T")
 
@@ -54,6 +56,16 @@ class Meters:
         finally:
             if isinstance(iterator, Generator):
                 iterator.close()
+
+    def made(self, values: Mapping[str, Any]) -> None:
+        """Count a batch and the bytes of its arrays."""
+        n = 0
+        for value in values.values():
+            if type(value) is np.ndarray:
+                n += value.nbytes
+        self.counts["bytes"] += n
+        self.counts["batches"] += 1
+        self.levels["ready"] -= 1
 
     def add(self, name: str, n: int) -> None:
         """Add to a count."""

@@ -174,9 +174,11 @@ class Micros:
             yield Batch(info=info), micro
 
     def stats(self, place: Place) -> dict[str, Any]:
-        """Give what the plan tells: how even the steps are, and how many rows the next one has where that changes."""
-        out = {} if self.dealer is None else self.dealer.stats()
+        """Give what the plan tells: how even steps are, rows of the next one where that changes, what is not known."""
+        out: dict[str, Any] = {} if self.dealer is None else self.dealer.stats()
         out |= {"step_rows": self.walk.size(place)} if self.ramp.last else {}
+        if self.compiled.loss_unknown is not None:
+            out["step_label_tokens"] = f"unknown on several ranks: {self.compiled.loss_unknown}"
         return out
 
     def _shape(self, micro: Micro, first: int, stop: int) -> None:

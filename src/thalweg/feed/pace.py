@@ -8,6 +8,8 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any, TypeVar
 
+import numpy as np
+
 from thalweg.core.batch import Batch
 
 T = TypeVar("T")
@@ -71,12 +73,14 @@ class Pace:
             self.waited += now - self._asked
         self._left = now
         self.batches += 1
-        self.tokens += batch.info.num_tokens
-        self.label_tokens += batch.info.num_label_tokens
-        ids: Any = batch.get("input_ids", batch.get("tokens"))
-        shape: Any = getattr(ids, "shape", ())
-        if len(shape) == 2:
-            self.places += int(shape[0]) * int(shape[1])
+        info = batch.info
+        self.tokens += info.num_tokens
+        self.label_tokens += info.num_label_tokens
+        ids: Any = batch.get("input_ids")
+        if ids is None:
+            ids = batch.get("tokens")
+        if getattr(ids, "ndim", 0) == 2:
+            self.places += ids.size if type(ids) is np.ndarray else ids.numel()
 
     def read(self) -> dict[str, Any]:
         """Give the figures, `waiting_share` and `tokens_per_second` among them."""

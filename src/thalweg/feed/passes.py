@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.core.errors import ConfigError, nearest
-from thalweg.core.sample import INPUT_IDS
+from thalweg.core.sample import INPUT_IDS, Sample
 from thalweg.core.seeds import key64
 from thalweg.core.state import digest
 from thalweg.feed import stages as st
@@ -26,7 +26,7 @@ from thalweg.feed.mapped import Leaf
 from thalweg.feed.mapread import MapRows, words_of
 from thalweg.feed.merge import SampleInfo
 from thalweg.feed.once import each, pieces, results, shared, whole_array
-from thalweg.feed.source import Columns, Source
+from thalweg.feed.source import Columns, Source, label_tokens
 from thalweg.feed.views import digest_array
 from thalweg.work.percopy import for_worker
 
@@ -139,11 +139,12 @@ def cached(leaf: Leaf, stage: st.Cache) -> Leaf:
 
     The key is data, code of the functions, and what is kept. Two that start at once both work, and one result stays.
     """
-    key = digest(["cache", leaf.source.fingerprint, leaf.code(), stage.what], size=16)
+    kept = "lengths and labels" if stage.what == "lengths" else stage.what
+    key = digest(["cache", leaf.source.fingerprint, leaf.code(), kept], size=16)
     folder = (Path(stage.path) if stage.path else cache_folder() / "samples") / key
     if stage.what == "lengths":
-        lengths = _lengths(leaf, folder.with_suffix(".npy"))
-        return Leaf(leaf.name, Counted(leaf.source, lengths), leaf.maps, leaf.filters, leaf.shuffle, leaf.repeats)
+        counts = _counts(leaf, folder.with_suffix(".npy"))
+        return Leaf(leaf.name, Counted(leaf.source, counts), leaf.maps, leaf.filters, leaf.shuffle, leaf.repeats)
     _write(leaf, folder)
     records = import_module("thalweg.store.records")  # pyarrow loads here, not before
     source = import_module("thalweg.feed.open").RecordsSource(records.open_records(str(folder)))
@@ -176,29 +177,43 @@ def _write(leaf: Leaf, folder: Path) -> None:
     shutil.rmtree(claims, ignore_errors=True)
 
 
-def _lengths(leaf: Leaf, path: Path) -> NDArray[np.int32]:
+def _counts(leaf: Leaf, path: Path) -> Ints:
+    """Count the tokens of each sample, and those in the loss in the upper half; int64 (n,)."""
     call = MapRows([leaf], 0)
+
+    def count(sample: Sample | None) -> int:
+        if sample is None:
+            return 0
+        n = len(sample[INPUT_IDS])
+        return n | label_tokens(sample, n) << 32
 
     def make(a: int, b: int) -> NDArray[Any]:
         made = (s for samples in each(results(call, words_for(leaf, None), a, b), call) for s in samples)
-        return np.array([0 if s is None else len(s[INPUT_IDS]) for s in made], np.int32)
+        return np.array([count(s) for s in made], np.int64)
 
     return whole_array(path, len(leaf.source), make, "counting tokens", stored)
 
 
 class Counted:
-    """A source whose lengths are counted behind functions that run again when a sample is read."""
+    """A source whose tokens are counted behind functions that run again when a sample is read.
 
-    def __init__(self, base: Source, lengths: NDArray[np.int32]) -> None:
-        self.base, self.lengths = base, lengths
+    Args:
+        base: what is read.
+        counts: int64 (n,), tokens of each sample, and those in the loss in the upper half.
+    """
+
+    def __init__(self, base: Source, counts: Ints) -> None:
+        self.base = base
+        self.lengths = (counts & 0xFFFFFFFF).astype(np.int32)
+        self._labels = (counts >> 32).astype(np.int32)
 
     def __len__(self) -> int:
         return len(self.base)
 
     @property
     def facts(self) -> Mapping[str, NDArray[Any]]:
-        """Only the lengths: what else was known belongs to the samples before the functions."""
-        return {"length": self.lengths}
+        """What was counted behind the functions: what else was known belongs to the samples before them."""
+        return {"length": self.lengths, "label_tokens": self._labels}
 
     @property
     def fingerprint(self) -> str:

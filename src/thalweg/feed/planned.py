@@ -5,6 +5,7 @@ never work made ahead. Which rows a step takes is `plan.steps`; what a batch loo
 """
 
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from itertools import pairwise
 from typing import Any
 
@@ -30,7 +31,6 @@ from thalweg.feed.mapread import read_ahead, words_of
 from thalweg.feed.meters import Meters
 from thalweg.feed.micros import Micro, Micros
 from thalweg.feed.node import RunOptions
-from thalweg.feed.rowsof import place_of
 from thalweg.feed.together import can, lay_out_together
 from thalweg.plan.steps import Place
 from thalweg.work.cpus import usable_cpus
@@ -63,7 +63,7 @@ class PlannedNode:
         self.meters = Meters()
         self.handed = Handed(compiled)
         self.parts = parts_of(compiled)
-        changes = remix.written(compiled.changes)
+        changes = remix.packed(compiled.changes)
         self._identity = {"fingerprint": whole(self.parts), "parts": written(self.parts), "changes": changes}
         self._place, self._step, self._epoch = Place(), 0, 0
         self._started = self._resumed = False
@@ -153,7 +153,8 @@ class PlannedNode:
         """
         if self.options.tail != "carry":
             raise ConfigError(f"tail={self.options.tail!r} leaves rows out or repeats some", fix='tail="carry"')
-        self._place, self._resumed = place_of(self.micros.order, Place(), rows), True
+        rowsof = import_module("thalweg.feed.rowsof")  # not needed for a first batch
+        self._place, self._resumed = rowsof.place_of(self.micros.order, Place(), rows), True
         self._step, self._epoch, self._started = self.micros.ramp.steps(0, rows, whole=True), self._place.epoch, False
         self._drop()
         if self.ledger is not None:
@@ -314,16 +315,14 @@ class PlannedNode:
     def _made(self, group: list[Micro], documents: Documents) -> Iterator[tuple[Batch, Micro]]:
         """Make the batches of a group whose documents are read, one by one."""
         self._grow(group, documents)
-        levels, counts = self.meters.levels, self.meters.counts
+        levels, count = self.meters.levels, self.meters.made
         levels["in_flight"], levels["ready"] = levels["in_flight"] - 1, len(group)
         made = self.meters.waiting("collate", self._laid_out(group, documents))
         if not self.micros.labels.known and self.options.topology.dp_size == 1:
             made = self._with_totals(made)
         for (values, info), micro in zip(made, group, strict=True):
             self.micros.inform(info, micro)
-            counts["batches"] += 1
-            counts["bytes"] += sum(v.nbytes for v in values.values() if isinstance(v, np.ndarray))
-            levels["ready"] -= 1
+            count(values)
             yield Batch(values, info=info), micro
 
     @staticmethod
@@ -341,7 +340,7 @@ class PlannedNode:
             bounds.append(bounds[-1] + sum(s.stop - s.start for s in micro.spans))
         widths = {m.width for m in group}
         whole = len(group) > 1 and len(widths) == 1 and not any(m.filler or m.shape for m in group)
-        if whole and can(self.collator, documents):
+        if whole and can(self.collator, documents, bounds):
             together = lay_out_together(self.collator, documents, bounds, widths.pop())
             for rows, (a, b) in zip(together, pairwise(bounds), strict=True):
                 yield self.collator.dressed(rows, documents, a, b)

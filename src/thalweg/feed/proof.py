@@ -5,7 +5,7 @@ problem is. Reads ledger files, and a plan where one is given; reads no token.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,7 @@ class Verdict:
         superseded: rows handed over and then rolled back.
         epochs: epoch -> rows that count.
         open_steps: steps at the end that not every rank had written.
+        sources: with a feed: source -> pass over it -> (samples delivered, samples of a pass).
     """
 
     problems: list[str] = field(default_factory=list[str])
@@ -64,6 +65,7 @@ class Verdict:
     superseded: int = 0
     epochs: dict[int, int] = field(default_factory=dict[int, int])
     open_steps: int = 0
+    sources: dict[str, dict[int, tuple[int, int]]] = field(default_factory=dict[str, dict[int, tuple[int, int]]])
 
     @property
     def ok(self) -> bool:
@@ -80,6 +82,7 @@ class Verdict:
             (self.open_steps, "steps at the end that not every rank had written, not counted"),
         ):
             lines += [f"  {n:,} {words}"] * bool(n)
+        lines += _by_source(self.sources)
         lines += [f"problem: {p}" for p in self.problems]
         if self.ok:
             more = (
@@ -91,6 +94,14 @@ class Verdict:
     def to_dict(self) -> dict[str, Any]:
         """Write as JSON-like data."""
         return {"ok": self.ok, **{k: getattr(self, k) for k in self.__dataclass_fields__}}
+
+
+def _by_source(counts: Mapping[str, Mapping[int, tuple[int, int]]]) -> list[str]:
+    lines = [
+        f"  source {name}: " + ", ".join(f"pass {p} {got:,} of {n:,}" for p, (got, n) in sorted(passes.items()))
+        for name, passes in list(counts.items())[:MOST]
+    ]
+    return lines + [f"  and {len(counts) - MOST:,} more sources"] * (len(counts) > MOST)
 
 
 def stretches(folder: Path) -> list[Stretch]:
@@ -266,13 +277,19 @@ def _same_rows_of(parts: list[Stretch], out: Verdict) -> None:
 def _against_plan(table: _Table, feed: Any, head: dict[str, Any], seed: int | None, out: Verdict) -> None:
     """Compare what was delivered with what the plan says, row by row."""
     from thalweg.feed.rowsof import Ask, planned_digests  # noqa: PLC0415  (plans only where a feed is given)
+    from thalweg.feed.sourcepasses import SourcePasses  # noqa: PLC0415
 
     if "shards" in head:
         raise InputError("a stream has no plan to compare with", where="verify", fix="leave the feed out")
     keys, digests = table.whole()
     ask = Ask.of(head, seed)
+    compiled = ask.compiled(feed)
+    passes = SourcePasses(compiled, ask.micros(compiled).order)
     for epoch in np.unique(keys[:, 1]).tolist():
         mine = keys[:, 1] == epoch
+        passes.add(epoch, keys[mine, 3])
         wrong = planned_digests(feed, ask, epoch, keys[mine, 3]) != digests[mine]
         for index in np.sort(keys[mine, 3][wrong])[:MOST].tolist():
             out.problems.append(f"row {index} of epoch {epoch} held other samples than the plan says (or one failed)")
+    out.sources = passes.counts()
+    out.problems += [f"sample {i} of source {s} came twice in pass {p}" for s, p, i in passes.twice()]

@@ -19,7 +19,7 @@ from thalweg.feed.compile import Compiled, compile_feed
 from thalweg.feed.gather import Reader, select
 from thalweg.feed.micros import Micros
 from thalweg.feed.node import RunOptions
-from thalweg.feed.remix import read
+from thalweg.feed.remix import read, sources_of
 from thalweg.feed.source import hash_ids
 from thalweg.plan.balanced import Planned
 from thalweg.plan.epoch import Block
@@ -88,7 +88,7 @@ class Ask:
 
     def compiled(self, feed: Any) -> Compiled:
         """Plan a feed as the run had it: weights that changed on the way included."""
-        return compile_feed(feed, self.seed, changes=read(self.changes))
+        return compile_feed(feed, self.seed, changes=read(self.changes, sources_of(feed)))
 
     def micros(self, compiled: Compiled) -> Micros:
         """Say who takes which rows."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from thalweg.core.errors import ConfigError
 from thalweg.feed import stages as st
 from thalweg.feed.compile import Compiled, compile_feed
-from thalweg.feed.even import balanced_order
+from thalweg.feed.even import Shapes, balanced_order, row_widths
 from thalweg.feed.rowsof import blocks_with, refuse_stream
 from thalweg.plan.balance import deal
 from thalweg.plan.balanced import BalancedOrder
@@ -21,6 +21,7 @@ from thalweg.plan.ramp import Ramp
 from thalweg.plan.steps import Place, Walk
 
 Ints = NDArray[np.int64]
+LISTED = 1000  # shapes that are listed
 PARTS = 20  # of an epoch, for figures over the run
 
 
@@ -38,9 +39,12 @@ class Simulation:
         padding: share of places that hold no token.
         straggler: mean over steps of the busiest rank's work over the mean rank's: its cost where the feed is balanced,
             else its tokens.
+        straggler_worst: the same of the worst step.
         rank_bytes: bytes of tokens that the busiest rank reads.
         rank_requests: samples that the busiest rank reads, each a ranged read where data is remote.
-        shapes: "rows x width" -> micro-batches over all ranks, the 20 commonest.
+        rank_bytes_range: least, mean and most of a rank.
+        rank_requests_range: least, mean and most of a rank.
+        shapes: "rows x width" -> micro-batches over all ranks, the commonest first; at most 1,000.
         distinct_shapes: how many shapes there are.
         shares: source -> share of the tokens.
         shares_over: source -> its share in each twentieth of the epoch's rows.
@@ -59,6 +63,9 @@ class Simulation:
     straggler: float
     rank_bytes: int
     rank_requests: int
+    straggler_worst: float = 1.0
+    rank_bytes_range: tuple[int, float, int] = (0, 0.0, 0)
+    rank_requests_range: tuple[int, float, int] = (0, 0.0, 0)
     shapes: dict[str, int] = field(default_factory=dict[str, int])
     distinct_shapes: int = 0
     shares: dict[str, float] = field(default_factory=dict[str, float])
@@ -73,34 +80,65 @@ class Simulation:
 
 @dataclass(eq=False)
 class _Rows:
-    """Of each row of an epoch: its tokens, documents and cost; of each part of it: the tokens of each source."""
+    """Of each row of an epoch, int64 (r,) where nothing else is said; a batch of single samples is a row here.
+
+    Args:
+        tokens: real ones.
+        taken: places that its documents take up, each a multiple of the alignment.
+        documents: how many.
+        by_source: int64 (parts, sources), tokens of each source in each part of the epoch.
+        cost: float64 (r,) or None, what rows are dealt by.
+        heights: rows of its batch, where batches differ; None elsewhere.
+        widths: places of a row that the plan gives it, where they differ; None elsewhere.
+    """
 
     tokens: Ints
+    taken: Ints
     documents: Ints
-    cost: NDArray[np.float64] | None
     by_source: Ints
+    cost: NDArray[np.float64] | None
+    heights: Ints | None
+    widths: Ints | None
 
 
 def _rows(compiled: Compiled, epoch: int, order: Any) -> _Rows:
-    tokens, documents, costs = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0)]
+    found: dict[str, list[Any]] = {name: [] for name in ("tokens", "taken", "documents", "cost", "heights", "widths")}
     sources, rows = len(compiled.leaves), max(order.rows(epoch), 1)
     by_source = np.zeros(PARTS * sources, np.int64)
+    align = 1 if compiled.pack is None else compiled.pack.align
+    batch, several = compiled.batch, row_widths(compiled)
+    shapes = Shapes(batch, compiled.order.lengths) if isinstance(batch, st.Bucket | st.TokenBudget) else None
     for number, (start, _, block) in enumerate(blocks_with(order, epoch)):
         lengths = block.lengths
         if lengths is None:
             lengths = compiled.order.lengths(block.source, block.index)
         if lengths is None:
             raise ConfigError("the table has no lengths", where="simulate", fix=".cache() behind the map")
-        total = np.zeros(len(lengths) + 1, np.int64)
-        np.cumsum(lengths, out=total[1:])
-        tokens.append(np.diff(total[block.offsets]))
-        documents.append(np.diff(block.offsets))
-        part = np.repeat((start + np.arange(len(block))) * PARTS // rows, documents[-1])
+        documents = np.diff(block.offsets)
+        found["tokens"].append(_sums(lengths, block.offsets))
+        found["taken"].append(_sums(-(-lengths // align) * align, block.offsets))
+        found["documents"].append(documents)
+        part = np.repeat((start + np.arange(len(block))) * PARTS // rows, documents)
         by_source += np.bincount(part * sources + block.source, lengths, len(by_source)).astype(np.int64)
-        if isinstance(order, BalancedOrder):
-            costs.append(order.costs(epoch, number))
-    cost = np.concatenate(costs) if isinstance(order, BalancedOrder) else None
-    return _Rows(np.concatenate(tokens), np.concatenate(documents), cost, by_source.reshape(PARTS, sources))
+        if shapes is not None:
+            heights, widths = shapes.shapes(block)
+            found["heights"].append(heights)
+            found["widths"].append(widths)
+        elif isinstance(order, BalancedOrder):
+            found["cost"].append(order.costs(epoch, number))
+            if several is not None:
+                found["widths"].append(several.widths(block))
+    whole = {name: np.concatenate(parts) if parts else None for name, parts in found.items()}
+    for name in ("tokens", "taken", "documents"):
+        whole[name] = np.empty(0, np.int64) if whole[name] is None else whole[name]
+    return _Rows(by_source=by_source.reshape(PARTS, sources), **whole)  # type: ignore[arg-type]
+
+
+def _sums(values: NDArray[Any], offsets: Ints) -> Ints:
+    """Sum values over rows, int64 (r,)."""
+    total = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(values, out=total[1:])
+    return np.diff(total[offsets])
 
 
 def simulate(feed: Any, worlds: list[int], *, accumulation: int = 1, seed: int = 0, epoch: int = 0) -> list[Simulation]:
@@ -138,14 +176,14 @@ def simulate(feed: Any, worlds: list[int], *, accumulation: int = 1, seed: int =
 
 @dataclass(eq=False)
 class _Stretch:
-    """Steps of one size: tokens and work of each rank and step (steps, world), width of each micro-batch, places."""
+    """Steps of one size: tokens, samples and work of each rank and step (steps, world), shape of each micro-batch."""
 
     size: int
     tokens: Ints
     documents: Ints
     work: NDArray[np.float64]
+    heights: Ints
     widths: Ints
-    height: int
 
 
 def _stretch(
@@ -156,9 +194,9 @@ def _stretch(
     at = _placed(rows, (steps, accumulation, world, micro), first, by_cost=compiled.balance is not None)
     tokens = rows.tokens[at]
     work = (tokens if rows.cost is None else rows.cost[at]).sum(axis=(1, 3))
-    height = 1 if batch.pad == "none" else micro
-    per_step = rows.documents[at].sum(axis=(1, 3))
-    return _Stretch(size, tokens.sum(axis=(1, 3)), per_step, work, _widths(compiled, batch, tokens), height)
+    return _Stretch(
+        size, tokens.sum(axis=(1, 3)), rows.documents[at].sum(axis=(1, 3)), work, *_shapes(compiled, batch, rows, at)
+    )
 
 
 def _placed(rows: _Rows, shape: tuple[int, int, int, int], start: int, *, by_cost: bool) -> Ints:
@@ -181,13 +219,12 @@ def _parts(values: NDArray[np.float64]) -> list[float]:
 
 def _simulation(compiled: Compiled, rows: _Rows, parts: list[_Stretch], world: int, accumulation: int) -> Simulation:
     n, steps = len(rows.tokens), sum(len(p.tokens) for p in parts)
-    per_rank, real = sum(p.tokens.sum(axis=0) for p in parts), sum(int(p.tokens.sum()) for p in parts)
-    assert not isinstance(per_rank, int)
-    documents = np.concatenate([p.documents for p in parts]).sum(axis=0)
-    places = sum(int(p.widths.sum()) * p.height for p in parts)
-    shapes: Counter[str] = Counter()
+    per_rank = np.concatenate([p.tokens for p in parts]).sum(axis=0)
+    asked = np.concatenate([p.documents for p in parts]).sum(axis=0)
+    places, real = sum(int((p.heights * p.widths).sum()) for p in parts), int(per_rank.sum())
+    shapes: Counter[tuple[int, int]] = Counter()
     for p in parts:
-        shapes.update({f"{p.height}x{w}": c for w, c in Counter(p.widths.reshape(-1).tolist()).items()})
+        shapes.update(zip(p.heights.reshape(-1).tolist(), p.widths.reshape(-1).tolist(), strict=True))
     by_source = rows.by_source.sum(axis=0)
     total, each = max(int(by_source.sum()), 1), np.maximum(rows.by_source.sum(axis=1, keepdims=True), 1)
     names = [leaf.name or "data" for leaf in compiled.leaves]
@@ -200,12 +237,15 @@ def _simulation(compiled: Compiled, rows: _Rows, parts: list[_Stretch], world: i
         steps=steps,
         left_out=n - sum(len(p.tokens) * p.size for p in parts),
         tokens=real,
-        rank_tokens=(int(per_rank.min()), float(per_rank.mean()), int(per_rank.max())),
+        rank_tokens=_range(per_rank),
         padding=1 - real / places if places else 0.0,
         straggler=float(factors.mean()) if steps else 1.0,
+        straggler_worst=float(factors.max(initial=1.0)),
         rank_bytes=4 * int(per_rank.max(initial=0)),
-        rank_requests=int(documents.max(initial=0)),
-        shapes=dict(shapes.most_common(20)),
+        rank_requests=int(asked.max(initial=0)),
+        rank_bytes_range=_range(4 * per_rank),
+        rank_requests_range=_range(asked),
+        shapes={f"{h}x{w}": c for (h, w), c in shapes.most_common(LISTED)},
         distinct_shapes=len(shapes),
         shares={name: int(t) / total for name, t in zip(names, by_source, strict=True)},
         shares_over=dict(zip(names, (rows.by_source / each).T.tolist(), strict=True)),
@@ -214,17 +254,36 @@ def _simulation(compiled: Compiled, rows: _Rows, parts: list[_Stretch], world: i
     )
 
 
-def _widths(compiled: Compiled, batch: st.Batch, tokens: Ints) -> Ints:
-    """Give the width of each micro-batch, int64 (steps, accumulation, world)."""
-    if batch.pad == "none":
-        width = tokens.sum(axis=3)
+def _range(values: Ints) -> tuple[int, float, int]:
+    """Give least, mean and most."""
+    return int(values.min()), float(values.mean()), int(values.max())
+
+
+def _shapes(compiled: Compiled, batch: st.Batch, rows: _Rows, at: Ints) -> tuple[Ints, Ints]:
+    """Give rows and width of each micro-batch, two int64 (steps, accumulation, world).
+
+    Where the plan gives batches or rows different shapes, all ranks of a micro-batch have the largest of theirs.
+    """
+    shape = at.shape[:3]
+    heights = np.full(shape, 1 if batch.pad == "none" else at.shape[3])
+    if rows.heights is not None and rows.widths is not None:
+        return _of_all_ranks(rows.heights[at]), _of_all_ranks(rows.widths[at])
+    if rows.widths is not None:
+        width = _of_all_ranks(rows.widths[at])
+    elif batch.pad == "none":
+        width = rows.taken[at].sum(axis=3)
     elif batch.pad_to is not None:
-        width = np.full(tokens.shape[:3], batch.pad_to)
+        width = np.full(shape, batch.pad_to)
     elif compiled.pack is not None and compiled.pack.overlong != "alone":
-        width = np.full(tokens.shape[:3], compiled.pack.longest)
+        width = np.full(shape, compiled.pack.longest)
     else:
         floor = 0 if compiled.pack is None else compiled.pack.longest
-        width = np.maximum(tokens.max(axis=3, initial=0), floor)
+        width = np.maximum(rows.taken[at].max(axis=3, initial=0), floor)
     multiple = batch.pad_to_multiple_of
-    rounded: Ints = -(-np.maximum(width, 1) // multiple) * multiple
-    return rounded
+    return heights, -(-np.maximum(width, 1) // multiple) * multiple
+
+
+def _of_all_ranks(values: Ints) -> Ints:
+    """Give the largest of a micro-batch over all ranks to each: (steps, accumulation, world, micro) -> (s, a, w)."""
+    largest = values.max(axis=(2, 3), initial=1, keepdims=True)[..., 0]
+    return np.broadcast_to(largest, values.shape[:3])

@@ -19,8 +19,8 @@ from thalweg.plan.rows import RowArrays
 Ints = NDArray[np.int64]
 
 
-def can(collator: Collator, documents: Documents) -> bool:
-    """Say whether several micro-batches can be laid out together."""
+def can(collator: Collator, documents: Documents, bounds: Sequence[int]) -> bool:
+    """Say whether several micro-batches can be laid out together: rows bounds[i] to bounds[i + 1] each."""
     if collator.dialect is None or documents.tokens is None or documents.samples is not None:
         return False
     if collator.row_maps:
@@ -30,7 +30,10 @@ def can(collator: Collator, documents: Documents) -> bool:
         return False
     if not len(documents.tokens.values) or collator.multiple != 1:
         return False
-    return bool(collator.stage.pad == "none" or pack is not None)
+    if collator.stage.pad != "none":
+        return pack is not None
+    edges = documents.tokens.offsets[documents.offsets[np.asarray(bounds)]]
+    return bool((edges[1:] > edges[:-1]).all())  # a flat row without a token still has one place
 
 
 def lay_out_together(

@@ -1,7 +1,8 @@
 """How many tokens of a step are in the loss, over all ranks, from the table alone.
 
-Decides when the table knows it: without functions on samples, and either nothing marks the loss (then all tokens
-but each document's first) or the records count their label tokens. Reads no token.
+Decides how they are counted: samples that mark nothing have all tokens but their first in the loss, others are counted
+in the table, and of a sample that is cut inside a prompt the spans are read. Reads no token. Whether all of that is
+known is `feed.losscount`.
 """
 
 from collections.abc import Sequence
@@ -9,11 +10,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.core.sample import LABELS, LOSS_SPANS
 from thalweg.feed.compile import Compiled, gather_facts
+from thalweg.feed.cuts import labels_of_pieces
+from thalweg.feed.losscount import marks_loss
 from thalweg.plan.balanced import Planned
 from thalweg.plan.epoch import Block
 from thalweg.plan.steps import Span
+
+Ints = NDArray[np.int64]
 
 
 class LabelCounter:
@@ -25,17 +29,8 @@ class LabelCounter:
 
     def __init__(self, compiled: Compiled) -> None:
         self.compiled = compiled
-        leaves = compiled.leaves
-        columns = [leaf.source.columns for leaf in leaves]
-        marked = [c is None or LABELS in c or LOSS_SPANS in c for c in columns]
-        self._all_tokens = not any(marked)
-        cut = compiled.pack is not None and (
-            compiled.pack.policy == "concat_split" or compiled.pack.overlong in {"truncate", "split"}
-        )
-        lengths = all(leaf.source.lengths is not None for leaf in leaves)
-        counted = all("label_tokens" in leaf.facts for leaf in leaves) and not cut
-        plain = not any(leaf.maps for leaf in leaves) and not compiled.row_maps
-        self.known = plain and lengths and (self._all_tokens or counted)
+        self._all_tokens = not any("label_tokens" in x.facts or marks_loss(x.source) for x in compiled.leaves)
+        self.known = compiled.loss_unknown is None
 
     def count(self, spans: Sequence[Span], order: Planned) -> int:
         """Count the label tokens of rows."""
@@ -44,16 +39,51 @@ class LabelCounter:
             block = order.block(span.epoch, span.block)
             sums = block.row_sums("label_tokens", self._of)
             total += int(sums[span.stop] - sums[span.start])
+            if block.start is not None and not self._all_tokens:
+                total += self._of_cut(block, int(block.offsets[span.start]), int(block.offsets[span.stop]))
         return total
 
-    def _of(self, block: Block) -> NDArray[np.int64]:
-        leaves = self.compiled.leaves
-        if not self._all_tokens:
-            counted = gather_facts(leaves, "label_tokens", block.source, block.index)
-            assert counted is not None
-            return counted
+    def _of(self, block: Block) -> Ints:
+        """Count each document or piece; 0 for a piece whose sample must be asked."""
         lengths = block.lengths
         if lengths is None:
             lengths = self.compiled.order.lengths(block.source, block.index)
         assert lengths is not None
-        return np.maximum(lengths - 1, 0)
+        all_of_it: Ints = np.maximum(lengths - 1, 0)
+        if self._all_tokens:
+            return all_of_it
+        counted = self._counted(block)
+        if block.start is None or block.stop is None:
+            return counted
+        full = self.compiled.order.lengths(block.source, block.index)
+        assert full is not None
+        whole = (block.stop - block.start) == full
+        plain = counted >= full - 1
+        block.sums["pieces to ask"] = np.flatnonzero(~whole & ~plain & (counted > 0))
+        return np.where(whole, counted, np.where(plain, np.maximum(block.stop - block.start - 1, 0), 0))
+
+    def _counted(self, block: Block) -> Ints:
+        """Give what the table counts of each whole document."""
+        leaves = self.compiled.leaves
+        found = gather_facts(leaves, "label_tokens", block.source, block.index)
+        if found is not None:
+            return found
+        lengths = self.compiled.order.lengths(block.source, block.index)
+        assert lengths is not None
+        out: Ints = np.maximum(lengths.astype(np.int64) - 1, 0)
+        for s, leaf in enumerate(leaves):
+            if "label_tokens" in leaf.facts:
+                mine = np.flatnonzero(block.source == s)
+                out[mine] = leaf.facts["label_tokens"][block.index[mine]]
+        return out
+
+    def _of_cut(self, block: Block, first: int, end: int) -> int:
+        """Count the pieces among documents [first, end) whose samples must be asked."""
+        assert block.start is not None
+        assert block.stop is not None
+        asked = block.sums["pieces to ask"]
+        at = asked[np.searchsorted(asked, first) : np.searchsorted(asked, end)]
+        if not len(at):
+            return 0
+        leaves = self.compiled.leaves
+        return int(labels_of_pieces(leaves, block.source[at], block.index[at], block.start[at], block.stop[at]).sum())

@@ -8,6 +8,7 @@ import errno
 import os
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -159,8 +160,24 @@ class Remote:
     def named(self, stem: str) -> list[str]:
         """List the files whose names begin with `stem`: for what can't be found otherwise."""
         found, root = self._open()
+        found.invalidate_cache()  # what others wrote since the last listing
         paths: list[str] = self._tried(stem, lambda: found.glob(f"{root}/{stem}*"))
         return sorted(p.rpartition("/")[2] for p in paths)
+
+    def end_uploads(self, stem: str) -> None:
+        """End uploads of files whose names begin with `stem` and that never became whole; only S3 has such."""
+        found, root = self._open()
+        call = getattr(found, "call_s3", None)
+        if call is None:
+            return
+        bucket, _, folder = root.partition("/")
+        begun: Mapping[str, Any] = self._tried(
+            stem, lambda: call("list_multipart_uploads", Bucket=bucket, Prefix=f"{folder}/{stem}")
+        )
+        for one in begun.get("Uploads") or ():
+            end = partial(call, "abort_multipart_upload", Bucket=bucket, Key=one["Key"], UploadId=one["UploadId"])
+            with contextlib.suppress(FileNotFoundError):
+                self._tried(stem, end)
 
     def _tried(self, name: str, call: Callable[[], T]) -> T:
         for pause in (*_pauses(), None):

@@ -313,7 +313,7 @@ def test_the_calls_that_the_engines_trainer_makes_are_answered(place, made):
     samplers = [torch.utils.data.DistributedSampler(naive, num_replicas=2, rank=r, drop_last=True) for r in (0, 1)]
     seen = [list(s) for s in samplers]
     assert not set(seen[0]) & set(seen[1])
-    assert len(naive.modality_length) == len(naive)
+    assert naive.modality_length == [sum(len(s["input_ids"]) for s in naive[i]) for i in range(len(naive))]
     loader = stateful.StatefulDataLoader(
         naive, batch_size=1, collate_fn=naive.get_collator(), sampler=samplers[0], drop_last=True
     )

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from records_rows import equal, token_rows
 
 import thalweg as tw
 from thalweg.core.errors import IntegrityError, RecordsError, ThalwegError
+from thalweg.store.records import guard
 
 
 def write(path, rows, **options):
@@ -109,9 +111,9 @@ def test_a_mapped_file_that_was_cut_is_an_error_and_no_crash(tmp_path, shards, w
     rec = write(tmp_path / "set", token_rows(3000), shard_bytes="1MB" if shards == 1 else 90_000)
     last = tmp_path / "set" / rec._opened.manifest.shards[-1].name
     program = f"""
-import os, time, numpy as np, thalweg as tw
+import os, numpy as np, thalweg as tw
 from thalweg.core.errors import IntegrityError
-rec = tw.open_records({str(tmp_path / "set")!r}, io="mmap")
+rec = tw.open_records({str(tmp_path / "set")!r})
 ways = {{
     "read": lambda: rec.read(np.arange(2500, 3000), ["input_ids"]),
     "one": lambda: rec[2999],
@@ -121,9 +123,6 @@ ways = {{
 }}
 ways[{way!r}]()
 os.truncate({str(last)!r}, 5000)
-deadline = time.monotonic() + 0.05
-while {way!r} != "read" and time.monotonic() < deadline:
-    pass  # single rows are looked after fifty times a second
 try:
     ways[{way!r}]()
 except IntegrityError as error:
@@ -135,6 +134,34 @@ except IntegrityError as error:
     assert done.returncode == 0, done.stderr
     assert f"has 5000 bytes, {rec._opened.manifest.shards[-1].size} were written" in done.stdout
     assert last.name in done.stdout
+
+
+def test_a_busy_loop_is_looked_after_seldom_and_every_call_after_a_pause(monkeypatch):
+    looks, clock = [], [0.0]
+    monkeypatch.setattr(guard, "monotonic", lambda: clock[0])
+
+    def compare(files):
+        looks.append(clock[0])
+        clock[0] += 10e-6  # what a look takes
+
+    monkeypatch.setattr(guard, "_compare", compare)
+    one = guard.Guard()
+    for name in "abc":
+        one.add(Path(name), 1, 2, shard=True)
+
+    def calls(n, apart):
+        before = len(looks)
+        for _ in range(n):
+            clock[0] += apart
+            if clock[0] >= one.due:
+                one.look()
+        return len(looks) - before
+
+    assert calls(1, 1e-6) == 1
+    assert calls(100, 1e-6) == 100  # each is looked before, until it shows
+    calls(1000, 1e-6)
+    assert calls(100_000, 1e-6) <= 100_000 / 400
+    assert calls(50, 2e-3) == 50  # no busy loop any more
 
 
 def test_a_set_that_is_replaced_under_a_reader_is_read_on(tmp_path):

@@ -135,7 +135,7 @@ class Touch:
 
     def __call__(self, blocks: NDArray[np.int64]) -> list[int]:
         """Make blocks readable and give those that were not so before."""
-        new = [] if self.done[blocks].all() else np.unique(blocks[~self.done[blocks]]).tolist()
+        new = [] if self.done[blocks].all() else np.flatnonzero(np.bincount(blocks[~self.done[blocks]])).tolist()
         if new:
             self._ready([self.span(block) for block in new])
             for block in new:

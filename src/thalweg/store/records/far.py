@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from thalweg.store.cache import NodeCache
 from thalweg.store.lines import default_cache
 from thalweg.store.records.ahead import Ahead
 from thalweg.store.records.blocks import Span
+from thalweg.store.records.declared import unfinished
 from thalweg.store.records.manifest import File, Manifest, unpack
 from thalweg.store.records.opened import Opened, Source
 from thalweg.store.records.pieces import MappedPieces, PieceReads, Pieces, RangeReads, side_by_side
@@ -186,8 +188,26 @@ def find_far(source: Source, generation: int | None) -> Opened:
     try:
         return home.open(home.manifest(home.newest() if generation is None else generation))
     except FileNotFoundError as error:
+        if generation is None:
+            _refuse_unfinished(home)
         raise RecordsError(
             "there is no record set",
             where=source.path,
             fix="check the URL; a set that is being written has no manifest",
         ) from error
+
+
+def _refuse_unfinished(home: FarFiles) -> None:
+    """Name the parts that are missing where a first generation was declared.
+
+    Raises:
+        RecordsError: one was.
+    """
+    parts = import_module("thalweg.store.records.farparts")  # only where there is no set
+    count = parts.declared_far(home, 0)
+    if count is None:
+        return
+    missing = parts.missing_far(home, 0, count)
+    if missing:
+        raise unfinished(home.source.path, count, missing)
+    raise RecordsError("all parts are there, but they are not merged", where=home.source.path, fix="merge_parts(path)")

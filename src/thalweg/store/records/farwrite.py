@@ -5,19 +5,21 @@ Decides what is copied when, what follows an append of somebody else, and what a
 
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from thalweg.core.errors import RecordsError
 from thalweg.store.records import place
 from thalweg.store.records.far import NOTE, FarFiles
+from thalweg.store.records.farsweep import STAGE, Writing, sweep, sweep_stages
 from thalweg.store.records.generation import after
 from thalweg.store.records.manifest import File, Manifest, pack
 from thalweg.store.records.opened import Opened, Source
 from thalweg.store.records.pieces import side_by_side
 from thalweg.store.records.reread import Here
 from thalweg.store.records.writer import RecordsWriter
+from thalweg.store.remote import Remote
 
 
 def start(url: str, storage_options: Mapping[str, Any], *, changes: bool) -> tuple[FarFiles, Manifest | None]:
@@ -28,6 +30,8 @@ def start(url: str, storage_options: Mapping[str, Any], *, changes: bool) -> tup
     """
     # Rows that are read again for the fingerprint are few: they are asked for by ranges, and nothing is kept.
     home = FarFiles(Source(url, io="pread", storage_options=dict(storage_options)))
+    sweep(home.remote)
+    sweep_stages()
     try:
         base = home.manifest(home.newest(fresh=True))
     except FileNotFoundError:
@@ -47,26 +51,38 @@ class FarWriter(RecordsWriter):
 
     def __init__(self, home: FarFiles, **more: Any) -> None:
         self._home = home
-        self._stage = Path(tempfile.mkdtemp(prefix="thalweg-records-"))
+        self._stage = Path(tempfile.mkdtemp(prefix=STAGE))
         super().__init__(self._stage, **more)
 
     def _publish(self, own: Manifest) -> Manifest:
-        remote = self._home.remote
-        files, base = Both(self._stage, self._home), self._base
-        copied: set[str] = set()
-        while True:
-            whole = after(base, own, files, self.prefix, replace=self._replace, sync=False)
-            mine = sorted(n for n in place.files_of(whole) if n not in copied and (self._stage / n).exists())
-            list(side_by_side(lambda name: remote.write(name, self._stage / name), mine))
-            copied |= {n for n in mine if n in place.files_of(own)}  # facts of all rows may change yet
-            if remote.create(place.manifest_path(Path(), whole.generation).name, pack(whole)):
-                break
-            base = self._home.manifest(self._home.newest(fresh=True))  # somebody was faster: our rows follow
-        remote.write_bytes(NOTE, str(whole.generation).encode())
+        writing = Writing(self._home.remote, self.prefix)
+        try:
+            whole, base = self._copy(own, writing)
+        except BaseException:
+            writing.give_up()
+            raise
+        self._home.remote.write_bytes(NOTE, str(whole.generation).encode())
         self._home.forget()
+        writing.end()
         if self._replace and base is not None:
             self._remove(base, whole)
         return whole
+
+    def _copy(self, own: Manifest, writing: Writing) -> tuple[Manifest, Manifest | None]:
+        """Copy the files, and let the manifest appear; gives it, and the one before it."""
+        remote = self._home.remote
+        files, base = Both(self._stage, self._home), self._base
+        copied: set[str] = set()
+        writing.say()
+        while True:
+            whole = after(base, own, files, self.prefix, replace=self._replace, sync=False)
+            mine = sorted(n for n in place.files_of(whole) if n not in copied and (self._stage / n).exists())
+            copy_files(remote, self._stage, mine, writing)
+            copied |= {n for n in mine if n in place.files_of(own)}  # facts of all rows may change yet
+            writing.settle()
+            if remote.create(place.manifest_path(Path(), whole.generation).name, pack(whole)):
+                return whole, base
+            base = self._home.manifest(self._home.newest(fresh=True))  # somebody was faster: our rows follow
 
     def _remove(self, base: Manifest, whole: Manifest) -> None:
         """Remove the generations that were replaced, the oldest first."""
@@ -90,6 +106,16 @@ class FarWriter(RecordsWriter):
         """Throw away what was written."""
         super().abandon()
         shutil.rmtree(self._stage, ignore_errors=True)
+
+
+def copy_files(remote: Remote, stage: Path, names: Sequence[str], writing: Writing) -> None:
+    """Copy files behind the URL, several at once."""
+
+    def copy(name: str) -> None:
+        remote.write(name, stage / name)
+        writing.say()
+
+    list(side_by_side(copy, names))
 
 
 class Both(Here):

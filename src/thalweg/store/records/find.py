@@ -10,10 +10,11 @@ import numpy as np
 
 from thalweg.core.errors import RecordsError
 from thalweg.store.records import place
+from thalweg.store.records.declared import unfinished
 from thalweg.store.records.generation import fact_pieces, joined
 from thalweg.store.records.manifest import Manifest, unpack
 from thalweg.store.records.opened import Opened, Source
-from thalweg.store.records.parts import missing_parts, unfinished
+from thalweg.store.records.parts import missing_parts
 from thalweg.store.records.reread import Here
 from thalweg.store.remote import is_url
 

@@ -1,8 +1,9 @@
 """Notices that a mapped file was cut before it is read, where reading on would kill the process.
 
 The system ends a process that touches mapped memory behind the end of its file; there is no catching that. So sizes are
-compared before a read: of one or two shards at each call, of more, and for single rows, fifty times a second. What is
-cut within that time, or under an array that was handed out, is beyond this; `io="pread"` maps nothing.
+compared before a read: at every call, until calls come so fast that this would show; then as often as costs them a
+fiftieth, for one or two shards every tenth of a millisecond, and a `read` of so few looks each time. What is cut in
+between, or under an array that was handed out, is beyond this; `io="pread"` maps nothing.
 Decides how often it looks. Knows no rows.
 """
 
@@ -12,8 +13,9 @@ from time import monotonic
 
 from thalweg.store.records.region import wrong_size
 
-EVERY = 0.02  # seconds between looks at all files
-_SHARE = 50  # and this many times what a look takes
+EAGER = 0.005  # seconds of looks at every call, after which the calls are taken for a busy loop
+QUIET = 0.001  # seconds without a call that was due, after which they no longer are
+_SHARE = 50  # a busy loop is looked after this many times what a look takes
 _FEW = 2  # shards that are looked at each time
 
 
@@ -23,6 +25,7 @@ class Guard:
     def __init__(self) -> None:
         self._files: list[tuple[Path, int, int]] = []  # path, inode, size
         self._shards: list[tuple[Path, int, int]] = []
+        self._spent = 0.0
         self.due = 0.0
 
     def add(self, path: Path, inode: int, size: int, *, shard: bool) -> None:
@@ -38,11 +41,16 @@ class Guard:
             IntegrityError: one was cut.
         """
         now = monotonic()
-        if now >= self.due:
-            _compare(self._files)
-            self.due = now + max(EVERY, _SHARE * (monotonic() - now))
-        elif len(self._shards) <= _FEW:
-            _compare(self._shards)
+        if now < self.due:
+            if len(self._shards) <= _FEW:
+                _compare(self._shards)
+            return
+        if now - self.due > QUIET:
+            self._spent = 0.0
+        _compare(self._files)
+        end = monotonic()
+        self._spent += end - now
+        self.due = end + (_SHARE * (end - now) if self._spent > EAGER else 0.0)
 
 
 def _compare(files: list[tuple[Path, int, int]]) -> None:

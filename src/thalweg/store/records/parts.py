@@ -4,6 +4,7 @@ Decides when a set of parts is complete. Knows no job system: ranks, processes a
 """
 
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,29 +15,27 @@ from thalweg.core.errors import RecordsError
 from thalweg.core.sizes import to_bytes
 from thalweg.store import fs
 from thalweg.store.records import place
+from thalweg.store.records.declared import Declaration, unfinished
 from thalweg.store.records.generation import combine
 from thalweg.store.records.manifest import Manifest, pack, unpack
 from thalweg.store.records.part import PartFiles, parse_schema
 from thalweg.store.records.reread import Here
 from thalweg.store.records.rowwriter import RowWriter
+from thalweg.store.remote import is_url
 
 
-class Declaration(msgspec.Struct, frozen=True):
-    """What is written when a set of parts begins."""
-
-    parts: int
-    generation: int
-
-
-def declare_parts(path: str | Path, parts: int, *, append: bool = False) -> int:
+def declare_parts(
+    path: str | Path, parts: int, *, append: bool = False, storage_options: Mapping[str, Any] | None = None
+) -> int:
     """Say how many parts the next generation of a set has, before the first of them is written.
 
     Any process may call it, any number of times, at once.
 
     Args:
-        path: directory of the set; made if it is not there.
+        path: directory of the set, made if it is not there; or a URL that fsspec knows.
         parts: number of parts, at least 1.
         append: the parts follow the rows that are there.
+        storage_options: for fsspec.
 
     Returns:
         The number of the generation.
@@ -46,6 +45,10 @@ def declare_parts(path: str | Path, parts: int, *, append: bool = False) -> int:
     """
     if parts < 1:
         raise RecordsError(f"{parts} parts", fix="declare at least one")
+    if is_url(str(path)):
+        far = import_module("thalweg.store.records.farparts")  # asks for fsspec
+        generation: int = far.declare_far_parts(str(path), parts, storage_options or {}, append=append)
+        return generation
     folder = Path(path)
     place.make_folder(folder)
     declared, whole = place.declarations(folder), place.generations(folder)
@@ -72,7 +75,7 @@ class PartWriter(RowWriter):
     """Writes one part of a declared set.
 
     Args:
-        path: directory of the set.
+        path: directory of the set, or a URL: the files are then written on this machine and copied at the end.
         part: number of this part, 0 to parts - 1.
         parts: number of parts; declared here if nobody has.
         folder: where to put the files instead of `path`. The caller then moves `files` into `path`, all of them
@@ -80,6 +83,7 @@ class PartWriter(RowWriter):
         schema, shard_bytes, vocab_size, facts, lineage, sync: as for `create_records`.
         append: the parts follow the rows that are there.
         generation: taken as declared; `path` is not looked at.
+        storage_options: for fsspec.
 
     Use it as a context manager: the part appears after the block, nothing after an exception. A part that was
     written twice appears once, the first time; the second is dropped.
@@ -100,16 +104,23 @@ class PartWriter(RowWriter):
         append: bool = False,
         sync: bool = True,
         generation: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         if not 0 <= part < parts:
             raise RecordsError(f"part {part} of {parts}", fix=f"number parts from 0 to {parts - 1}")
         self.path, self.part, self.parts = Path(path), part, parts
-        self.generation = declare_parts(path, parts, append=append) if generation is None else generation
+        options = dict(storage_options or {})
+        if generation is None:
+            generation = declare_parts(path, parts, append=append, storage_options=options)
+        self.generation = generation
         self._away = folder is not None
-        self.folder = Path(folder) if folder is not None else self.path
+        self._far: Any = None
+        if folder is None and is_url(str(path)):
+            self._far = import_module("thalweg.store.records.farparts").FarPart(str(path), options)
+        self.folder = Path(folder) if folder is not None else self.path if self._far is None else self._far.stage
         self.folder.mkdir(parents=True, exist_ok=True)
         stem = f"part-{self.generation}-{part:05d}"
-        prefix = stem if self._away else place.new_prefix(stem)
+        prefix = self._prefix = stem if self._away else place.new_prefix(stem)
         self._lineage = dict(lineage or {})
         if vocab_size is not None:
             self._lineage.setdefault("vocab_size", vocab_size)
@@ -131,12 +142,21 @@ class PartWriter(RowWriter):
         target = place.part_path(self.folder, self.generation, self.part)
         own = self._files.finish(self._lineage)
         own = msgspec.structs.replace(own, generation=self.generation, part=self.part, parts=self.parts)
+        if self._far is not None:
+            if self._far.publish(own, self._files.names, self._prefix):
+                self.files = [*self._files.names, target.name]
+            return
         if self._files.sync:
             fs.sync_folder(self.folder)
         if fs.write_whole(target, pack(own), exclusive=not self._away, sync=self._files.sync):
             self.files = [*self._files.names, target.name]
         else:
             self._files.abandon()
+
+    def _end(self) -> None:
+        super()._end()
+        if self._far is not None:
+            self._far.clear()
 
 
 def missing_parts(folder: Path, generation: int) -> tuple[int, list[int]]:
@@ -147,8 +167,12 @@ def missing_parts(folder: Path, generation: int) -> tuple[int, list[int]]:
     return declared, [k for k in range(declared) if place.part_path(folder, generation, k).name not in there]
 
 
-def merge_parts(path: str | Path) -> Manifest:
+def merge_parts(path: str | Path, *, storage_options: Mapping[str, Any] | None = None) -> Manifest:
     """Make the newest declared generation out of its parts. Any process may, any number of times, at once.
+
+    Args:
+        path: directory of the set, or a URL.
+        storage_options: for fsspec.
 
     Returns:
         The manifest of that generation.
@@ -156,6 +180,10 @@ def merge_parts(path: str | Path) -> Manifest:
     Raises:
         RecordsError: parts are missing; they are named.
     """
+    if is_url(str(path)):
+        far = import_module("thalweg.store.records.farparts")  # asks for fsspec
+        made: Manifest = far.merge_newest_far(str(path), storage_options or {})
+        return made
     folder = Path(path)
     declared = place.declarations(folder)
     if not declared:
@@ -182,13 +210,3 @@ def merge_parts(path: str | Path) -> Manifest:
         fs.sync_folder(folder)
         fs.write_whole(target, pack(whole), exclusive=True)
     return place.read_manifest(target)
-
-
-def unfinished(folder: Path, count: int, missing: Sequence[int]) -> RecordsError:
-    """Say which parts are missing."""
-    shown = ", ".join(map(str, missing[:20])) + (f" and {len(missing) - 20} more" if len(missing) > 20 else "")
-    return RecordsError(
-        f"the set is unfinished: {len(missing)} of {count} parts are missing: {shown}",
-        where=str(folder),
-        fix="finish them, or open with partial=True",
-    )

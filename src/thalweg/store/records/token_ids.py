@@ -73,7 +73,7 @@ class TokenIds:
         self._touch(blocks)
         table = self._table
         words = self._memory.view("int64")
-        for block in np.unique(blocks).tolist():
+        for block in np.flatnonzero(np.bincount(blocks)).tolist():  # np.unique would load numpy.ma: 14 ms of a start
             first, end = int(table.first[block]), int(table.first[block + 1])
             if self.starts[first]:
                 continue
