@@ -82,6 +82,7 @@ def test_any_legs_prove_exactly_once(tmp_path_factory, legs, mixed):
 
 
 # C31 E42 E43
+@pytest.mark.filterwarnings("ignore:balance. steps of")
 @pytest.mark.parametrize("kind", ["packed", "cut", "rows", "one arrangement", "balanced"])
 def test_samples_are_counted_by_source_and_pass_over_it(tmp_path, kind):
     def part(name, k):
