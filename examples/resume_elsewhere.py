@@ -47,8 +47,8 @@ def train(rank, world, name, killed, losses):
 
 def run(world, name, killed="never"):
     with multiprocessing.Manager() as manager:
-        losses = manager.dict()
-        ranks = torch.multiprocessing.start_processes(train, (world, name, killed, losses), world, join=False)
+        told = world, name, killed, (losses := manager.dict())
+        ranks = torch.multiprocessing.start_processes(train, told, world, join=False, start_method="fork")
         with contextlib.suppress(torch.multiprocessing.ProcessExitedException):
             while not ranks.join():
                 pass

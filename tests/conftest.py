@@ -1,9 +1,12 @@
-"""What all tests share: a real tokenizer, real conversations, and Ctrl-C where the shell has switched it off."""
+"""What all tests share: real tokenizers and conversations, processes that start at once, Ctrl-C where it is off."""
 
+import json
 import signal
 from pathlib import Path
 
 import pytest
+
+from warm import Warm
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a job that a script put into the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -16,6 +19,21 @@ def qwen():
     from thalweg.encode.tokens import load_tokenizer, qwen_tokenizer
 
     return load_tokenizer(qwen_tokenizer())
+
+
+@pytest.fixture(scope="session")
+def small_words(qwen, chat_folder):
+    """Qwen's tokenizer, template and special tokens with few words, learned from real conversations."""
+    rows = json.loads((chat_folder / "alpaca_en_demo.json").read_text("utf-8"))[:60]
+    return qwen.train_new_from_iterator([" ".join(map(str, row.values())) for row in rows], 600)
+
+
+@pytest.fixture(scope="session")
+def warm():
+    """Runs scripts in processes that have imported torch and the engines already."""
+    warm = Warm()
+    yield warm
+    warm.close()
 
 
 @pytest.fixture(scope="session")

@@ -197,9 +197,16 @@ def lightning(endless=False):
     trainer.fit(Module(), train_dataloaders=loader, ckpt_path=str(saved) if saved.exists() else None)
 
 
-def trainer():
-    sys.path.insert(0, str(Path(__file__).parent / "trainer"))
-    import tiny
+def trainer_args(kind, **more):
+    """Give the arguments of a Trainer that saves every third step and logs every step."""
+    return kind(
+        str(FOLDER), per_device_train_batch_size=2, gradient_accumulation_steps=ACCUMULATION, max_steps=STEPS,
+        logging_steps=1, save_steps=3, report_to=[], use_cpu=True, disable_tqdm=True, learning_rate=1e-2, **more,
+    )  # fmt: skip
+
+
+def trained(made):
+    """Train with a Trainer, killed behind the log of a step; resumed where the folder holds a checkpoint."""
     import transformers
 
     class Told(transformers.TrainerCallback):
@@ -210,13 +217,53 @@ def trainer():
         def on_step_end(self, args, state, control, **more):
             ended(state.global_step - 2)  # behind the log of the step before
 
-    args = transformers.TrainingArguments(
-        str(FOLDER), per_device_train_batch_size=2, gradient_accumulation_steps=ACCUMULATION, max_steps=STEPS,
-        logging_steps=1, save_steps=3, report_to=[], use_cpu=True, disable_tqdm=True, learning_rate=1e-2,
+    made.add_callback(Told())
+    made.train(resume_from_checkpoint=any(FOLDER.glob("checkpoint-*")))
+
+
+def trainer():
+    import transformers
+
+    made = tw.bind.trainer.with_feed(transformers.Trainer)
+    trained(made(tiny().model(), trainer_args(transformers.TrainingArguments), train_dataset=feed()))
+
+
+def sft():
+    """TRL's own SFTTrainer on real conversations, packed."""
+    import trl
+
+    from thalweg.encode import ChatEncoder
+
+    words = tiny().small_tokenizer()
+    chat = tw.from_files(str(tiny().SHARED / "data/chat/alpaca_en_demo.json")).take(60)
+    chat = chat.map(ChatEncoder(words)).cache(str(FOLDER / "cache")).shuffle()
+    args = trainer_args(trl.SFTConfig, max_length=160, bf16=False)
+    made = tw.bind.trainer.with_feed(trl.SFTTrainer)
+    trained(
+        made(
+            model=tiny().model(len(words)), args=args, train_dataset=chat.pack(160, overlong="drop"),
+            processing_class=words,
+        )
     )  # fmt: skip
-    Trainer = tw.bind.trainer.with_feed(transformers.Trainer)  # noqa: N806
-    job = Trainer(tiny.model(), args, train_dataset=feed(), callbacks=[Told()])
-    job.train(resume_from_checkpoint=any(FOLDER.glob("checkpoint-*")))
+
+
+def dpo():
+    """TRL's own DPOTrainer on real preference pairs, with its own collator."""
+    import trl
+
+    words = tiny().small_tokenizer()
+    made = tw.bind.trainer.with_feed(trl.DPOTrainer)
+    args = trainer_args(trl.DPOConfig, max_length=64, bf16=False)
+    models = {"model": tiny().model(len(words)), "ref_model": tiny().model(len(words))}
+    pairs = tw.from_dataset(tiny().pairs(24), id="id").shuffle()
+    trained(made(**models, args=args, train_dataset=pairs, processing_class=words))
+
+
+def tiny():
+    sys.path.insert(0, str(Path(__file__).parent / "trainer"))
+    import tiny
+
+    return tiny
 
 
 if __name__ == "__main__":

@@ -2,8 +2,6 @@
 
 import io
 import json
-import subprocess
-import sys
 import threading
 from itertools import islice
 from pathlib import Path
@@ -24,21 +22,16 @@ def feed(n=40):
     return tw.from_dataset(rows, id="id").shuffle().pack(16, overlong="drop").batch(2)
 
 
-def job(store, what, world=2):
-    command = [sys.executable, str(JOB), str(store)]
-    ranks = [
-        subprocess.Popen(
-            [*command, str(r), str(world), what], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        for r in range(world)
-    ]
-    told = [r.communicate(timeout=240) for r in ranks]
-    return [json.loads(out.splitlines()[-1]) if out.strip() else {"crash": err} for out, err in told]
+def job(warm, store, what, world=2):
+    ranks = [warm.start(JOB, store, r, world, what, needs=("torch.distributed", "thalweg")) for r in range(world)]
+    for rank in ranks:
+        assert rank.wait() == 0, rank.err
+    return [rank.told()[-1] for rank in ranks]
 
 
 @pytest.mark.slow
-def test_ranks_find_their_place_and_read_the_order_between_them(tmp_path):  # E42 E47
-    told = job(tmp_path / "store", "same")
+def test_ranks_find_their_place_and_read_the_order_between_them(warm, tmp_path):  # E42 E47
+    told = job(warm, tmp_path / "store", "same")
     assert [t["rank"] for t in told] == [0, 1]
     assert [t["leg"] for t in told] == [0, 0]
     rows = [row for pair in zip(*(t["rows"] for t in told), strict=True) for row in pair]
@@ -48,8 +41,8 @@ def test_ranks_find_their_place_and_read_the_order_between_them(tmp_path):  # E4
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("what", "named"), [("seed", "seed"), ("data", "feed.data"), ("place", "epoch")])
-def test_ranks_that_differ_stop_with_both_values_named(tmp_path, what, named):
-    told = job(tmp_path / "store", what)
+def test_ranks_that_differ_stop_with_both_values_named(warm, tmp_path, what, named):
+    told = job(warm, tmp_path / "store", what)
     for t in told:
         assert f"ranks 0 and 1 differ in {named}" in t.get("error", ""), t
 

@@ -133,3 +133,42 @@ def test_tokens_a_second_are_those_of_all_ranks_since_the_last_writing(monkeypat
         seen.append(log(batch))
     assert seen[1]["perf/tokens_per_second"] == (sum(own[:2]) + 100) / 4.0
     assert seen[3]["perf/tokens_per_second"] == (sum(own[2:4]) + 100) / 4.0
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_epoch_and_position_of_each_source_are_those_of_what_came(packed):
+    parts = {"a": tw.from_dataset(SAMPLES[:24]), "b": tw.from_dataset(SAMPLES[24:])}
+    feed = tw.mix(parts, weights={"a": 1, "b": 2}, on_exhausted="stop_all").shuffle(seed=1)
+    x = loader((feed.pack(8) if packed else feed).batch(1), epochs=3)
+    log, counts = StepLog(x), {"a": 0, "b": 0}
+    for batch in x:
+        figures = log(batch)
+        for name in (n for row in batch.info.sources for n in row):
+            counts[name] += 1
+        for name, size in (("a", 24), ("b", 16)):
+            assert (figures[f"data/epoch/{name}"], figures[f"data/position/{name}"]) == divmod(counts[name], size)
+    assert counts["a"] >= 72
+    again = loader((feed.pack(8) if packed else feed).batch(1), epochs=4)
+    again.load_state_dict(x.state_dict())
+    told = StepLog(again)(next(iter(again)))
+    assert told["data/epoch/b"] * 16 + told["data/position/b"] >= counts["b"]
+
+
+def test_a_stream_tells_the_epoch_and_the_items_read_of_each_source_over_all_ranks():
+    def feed():
+        parts = {n: tw.from_stream([{"input_ids": [k, k]} for k in range(size)], shards=2) for n, size in
+                 (("a", 8), ("b", 24))}  # fmt: skip
+        return tw.mix(parts, weights={"a": 1, "b": 1}, on_exhausted="stop_all").batch(1)
+
+    said, counts = [], {"a": 0, "b": 0}
+    other = loader(feed(), rank=1, world=2)
+    for batch in other:
+        StepLog(other, gather=lambda text: said.append(json.loads(text)["places"]) or [text])(batch)
+    mine = loader(feed(), rank=0, world=2)
+    log = StepLog(mine, gather=lambda text: [text, json.dumps({**json.loads(text), "places": said.pop(0)})])
+    for batch in mine:
+        figures = log(batch)
+        counts[batch.info.sources[0][0]] += 2  # the other rank reads its half in the same order
+        assert figures["data/position/b"] + 24 * figures["data/epoch/b"] == counts["b"]
+        assert figures["data/position/a"] + 8 * figures["data/epoch/a"] == counts["a"]
+    assert counts == {"a": 24, "b": 24}

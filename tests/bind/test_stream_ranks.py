@@ -1,8 +1,6 @@
 """Uneven ranks of a stream under a real process group: equal steps, one end, one error for all."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,21 +12,13 @@ JOB = Path(__file__).with_name("stream_rank_job.py")
 
 
 @pytest.mark.slow
-def test_ranks_of_a_gloo_job_take_equal_steps_and_end_or_fail_together(tmp_path):
+def test_ranks_of_a_gloo_job_take_equal_steps_and_end_or_fail_together(warm, tmp_path):
     # C28 K33 A18
     store = tmp_path / "store"
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(JOB), str(store), str(r), "2"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for r in range(2)
-    ]
-    outs = [r.communicate(timeout=300) for r in ranks]
-    assert [r.returncode for r in ranks] == [0, 0], outs
-    told = [{t["case"]: t for t in map(json.loads, out.splitlines())} for out, _ in outs]
+    ranks = [warm.start(JOB, store, r, 2, needs=("torch.distributed", "thalweg")) for r in range(2)]
+    assert [rank.wait() for rank in ranks] == [0, 0], [rank.err for rank in ranks]
+    outs = [rank.out for rank in ranks]
+    told = [{t["case"]: t for t in map(json.loads, out.splitlines())} for out in outs]
 
     for epoch in range(2):  # 20 and 10 samples in batches of 2; each `for` is an epoch on both ranks
         even, odd = (t["first"]["batches"][epoch] for t in told)

@@ -16,9 +16,8 @@ import torch
 from torch.utils.data import DataLoader
 
 import thalweg as tw
-from thalweg.encode.tokens import load_tokenizer, qwen_tokenizer
+from qwen_ready import TOKENIZER
 
-TOKENIZER = load_tokenizer(qwen_tokenizer())
 END, TEXT_END = (TOKENIZER.convert_tokens_to_ids(t) for t in ("<|im_end|>", "<|endoftext|>"))
 WHEELS = Path(sys.argv[2]) if len(sys.argv) > 2 else Path()
 

@@ -67,6 +67,20 @@ def test_pictures_of_the_first_samples_are_thumbnails_in_the_page(tmp_path):
     assert report.html().count("<img ") == 2
 
 
+def test_pictures_of_streams_and_mixes_are_shown_and_a_source_that_is_read_once_is_left_alone(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    image.new("RGB", (40, 20), (30, 200, 30)).save(tmp_path / "green.png")
+    records = [{**talk(n), "images": [str(tmp_path / "green.png")]} for n in range(6)]
+    parts = {"a": tw.from_dataset(records), "b": tw.from_dataset([talk(n) for n in range(6)])}
+    for made, shown in ((tw.from_stream(lambda: iter(records)), 2), (tw.mix(parts, weights={"a": 1, "b": 1}), 1)):
+        assert len(tw.inspect(made, n=2).pictures) == shown
+    once = [{"input_ids": [n], "images": [str(tmp_path / "green.png")]} for n in range(6)]
+    for made in (tw.from_stream(iter(once)), tw.mix({"a": tw.from_stream(iter(once))}, weights={"a": 1})):
+        report = tw.inspect(made.batch(1, collate=lambda s: {"input_ids": [s[0]["input_ids"]]}), step=1)
+        assert len(report.samples) == 1
+        assert report.pictures == []
+
+
 def test_a_picture_that_cannot_be_read_is_left_out(tmp_path):
     pytest.importorskip("PIL.Image")
     (tmp_path / "broken.png").write_bytes(b"no picture")

@@ -10,10 +10,11 @@ import thalweg as tw
 from thalweg.check import profile as room
 from thalweg.check.advice import Costs, case_of
 from thalweg.check.instrument import Notes, instrumented
-from thalweg.check.profile import canned, drained, profile
+from thalweg.check.profile import apart, canned, drained, profile
 from thalweg.check.profiles import Profile, compared
 from thalweg.cli import cli
 from thalweg.core.errors import ConfigError, InputError
+from thalweg.feed.fuse import fused
 
 
 def double(sample):
@@ -128,6 +129,84 @@ def test_shares_of_a_loop_with_known_times_are_the_truth(time, read, work, train
     assert found.case == case_of(work, train / 4)
     heavy = whole / (4 * read + train) > 1.1
     assert found.verdict == ("preprocessing is heavy" if heavy else "preprocessing is not heavy")
+
+
+# E3 E54
+@pytest.mark.parametrize("kind", ["planned", "stream"])
+def test_packing_and_collating_have_their_own_times_whatever_the_feed_is(kind, monkeypatch):
+    clock = Time()
+    for module in ("check.profile", "check.instrument", "feed.pace", "feed.meters", "feed.streambatch",
+                   "feed.streampack"):  # fmt: skip
+        monkeypatch.setattr(f"thalweg.{module}.perf_counter", clock)
+
+    def collate(samples):
+        clock.now += 0.03
+        return {"input_ids": np.zeros((len(samples), 1))}
+
+    rows = [{"input_ids": [n] * 4} for n in range(4000)]
+    head = tw.from_dataset(rows) if kind == "planned" else tw.from_stream(lambda: iter(rows))
+    feed = head.pack(8, policy="fill", overlong="drop")
+    if kind == "stream":
+        from thalweg.plan import pack_stream
+
+        slow = pack_stream.packer
+
+        def packer(*a, **more):
+            made = slow(*a, **more)
+            inner = made.push
+            made.push = lambda length, key: setattr(clock, "now", clock.now + 0.005) or inner(length, key)
+            return made
+
+        monkeypatch.setattr("thalweg.feed.streampack.packer", packer)
+    found = profile(feed.batch(2, collate=collate), 20, train=lambda _: None, workers=0, ablate=False)
+    assert found.costs.collate == pytest.approx(0.03)
+    assert kind == "planned" or found.costs.plan == pytest.approx(4 * 0.005)
+    assert found.report().facts["collate"].endswith("30.00 ms a batch")
+    assert "plan and pack" in found.report().facts
+
+
+def test_queues_and_the_wait_for_the_next_in_order_are_told_for_both_kinds():  # E54
+    rows = [{"input_ids": [n]} for n in range(4000)]
+    for head, names in ((tw.from_dataset(rows), {"batches ready", "groups read or mapped"}),
+                        (tw.from_stream(lambda: iter(rows)), {"1 map"})):  # fmt: skip
+        found = profile(head.map(double, mode="threads", workers=2).batch(2), 20, ablate=False)
+        assert set(found.queues) == names
+        for queue in found.queues.values():
+            assert 0 <= queue["mean"] <= queue["most"]
+        facts = found.report().facts
+        assert {f"queue {name}" for name in names} <= set(facts)
+        assert facts["waiting for the next in order"].endswith("ms a batch")
+        assert found.costs.ordered >= 0
+    assert Profile.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+
+
+def test_what_running_functions_as_one_call_saves_is_measured_on_a_stream(time):  # E29
+    """Each queue between two functions costs a thread change; here each call of the map node takes a millisecond."""
+    from thalweg.feed import call
+
+    inner = call.MapCall.__call__
+
+    def slow(self, event):
+        time.now += 0.001
+        return inner(self, event)
+
+    stream = tw.from_stream(lambda: iter([{"input_ids": [n]} for n in range(4000)]))
+    feed = stream.map(double, mode="inline").map(double, mode="inline").map(double, mode="inline").batch(1)
+    assert [len(fused(list(enumerate(f.stages)))) for f in (feed, apart(feed))] == [3, 5]
+    assert rows(apart(feed)) == rows(feed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(call.MapCall, "__call__", slow)
+        found = profile(feed, 20, workers=0)
+    assert found.fusing == pytest.approx(3.0)
+    assert any("3.00 times the rate of functions apart" in f.what for f in found.report().findings)
+    assert apart(stream.map(double, mode="inline").batch(1)) is None
+
+
+def test_a_profile_of_an_earlier_version_is_read():
+    data = Profile("x", 1, 1.0, 1, 1, Costs(read=1.0)).to_dict()
+    data |= {"version": 1, "queues": {"1 map": {"waiting": 3, "bytes": 9}}}
+    del data["costs"]["ordered"]
+    assert Profile.from_dict(data).queues == {}
 
 
 def test_what_was_made_ahead_is_drained_before_the_clock_begins(time):

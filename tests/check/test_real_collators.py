@@ -1,7 +1,5 @@
 """The doctor finds the faults of real collators: TRL's, transformers', LLaMA-Factory's and LMMS Engine's own code."""
 
-import json
-import os
 import subprocess
 import sys
 import zipfile
@@ -66,16 +64,15 @@ def wheels(tmp_path_factory):
 
 # C40 C41
 @pytest.mark.parametrize("case", FOUND)
-def test_the_faults_of_a_real_collator_are_found_and_no_other_is_said(case, wheels):
+def test_the_faults_of_a_real_collator_are_found_and_no_other_is_said(case, wheels, warm):
+    needs = ["torch.utils.data", "qwen_ready", "transformers:DataCollatorForLanguageModeling"]
     if case.startswith("trl"):
         pytest.importorskip("trl")
         pytest.importorskip("datasets")
+        needs += ["datasets", "trl.trainer.sft_trainer"]
     must, may = FOUND[case]
-    env = os.environ | {"PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
-        [sys.executable, SCRIPT, case, wheels], env=env, capture_output=True, text=True, check=False, timeout=300
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    levels = json.loads(done.stdout.splitlines()[-1])
+    done = warm.run(SCRIPT, case, wheels, needs=needs)
+    assert done.returncode == 0, done.err[-2000:]
+    levels = done.told()[-1]
     assert {check for check in must if levels.get(check) not in {"error", "warning"}} == set(), levels
     assert {check for check, level in levels.items() if level == "error"} <= may, levels

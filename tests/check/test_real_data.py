@@ -40,7 +40,7 @@ def test_a_real_set_has_no_error_packed_and_in_batches(name, chat_folder, qwen):
         assert errors(report) == [], os.linesep.join(errors(report))
 
 
-def test_the_mask_bug_of_the_first_story_is_said_with_its_share(chat_folder, qwen):
+def test_story_12_the_mask_bug_is_said_with_its_share(chat_folder, qwen):
     from thalweg.encode import ChatEncoder
 
     feed = tw.from_files(str(chat_folder / "alpaca_en_demo.json")).map(ChatEncoder(qwen, train_on="all"))

@@ -86,6 +86,7 @@ def test_a_packed_row_gives_the_logits_and_the_loss_of_its_documents_alone(name,
     assert abs(float(out.loss) - loss) < SAME
 
 
+# F2
 @pytest.mark.parametrize("broken", ["mask of ones", "cache left on", "positions run on"])
 @pytest.mark.parametrize("name", ["llama", "qwen3"])
 def test_the_proof_fails_when_the_isolation_is_taken_away(name, broken):
@@ -148,7 +149,7 @@ def test_a_model_that_shifts_inside_takes_the_shifted_labels_of_a_slice():
     assert abs(float(whole.loss) - float(slice_of_one.loss)) < SAME
 
 
-# C45 C47
+# C45 C47 F3
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])  # transformers has no FlexAttention for this model
 def test_a_packed_row_with_images_gives_the_logits_of_its_documents_alone(attention):
     model, alone = build_vl(attention), build_vl("eager")
@@ -181,6 +182,28 @@ def test_a_packed_row_with_images_gives_the_logits_of_its_documents_alone(attent
         assert float((model(**three).logits[0, 16:30] - out.logits[0, 16:30]).abs().max()) > OTHER
         swapped = {**batch, "pixel_values": batch["pixel_values"].flip(0)}  # media in another order than the tokens
         assert float((model(**swapped).logits[0] - out.logits[0]).abs().max()) > OTHER
+
+
+# F1
+def test_a_key_called_cu_seqlens_would_be_taken_by_the_vision_tower_and_ours_are_not():
+    model, rng = build_vl("sdpa"), np.random.default_rng(0)
+    samples = [pictured(model, rng, [(1, 4, 4)], 9), pictured(model, rng, [(1, 2, 6)], 5)]
+    columns = columns_of(samples)
+    rows = lay_out(
+        columns.tokens, np.array([0, 2]), labels=columns.labels, rope=columns.rope, aligned=columns.aligned, capacity=64
+    )
+    batch = tensors({**DIALECTS["hf"](rows), **columns.media})
+    assert not {"cu_seqlens", "max_seqlen"} & batch.keys()
+    assert batch["cu_seq_lens_q"].tolist() == rows.cu_seqlens.tolist()
+    patches = len(batch["pixel_values"])
+    with torch.no_grad():
+        ours = model(**batch).logits
+        bare = model(**{k: v for k, v in batch.items() if not k.startswith(("cu_seq_lens", "max_length"))}).logits
+        assert float((ours - bare).abs().max()) < SAME
+        taken = model(**batch, cu_seqlens=torch.tensor([0, patches], dtype=torch.int32)).logits  # silently others
+        assert float((ours - taken).abs().max()) > SAME
+        with pytest.raises(RuntimeError):
+            model(**batch, cu_seqlens=torch.from_numpy(rows.cu_seqlens))
 
 
 # ---- state-space models: transformers keeps documents apart by `seq_idx`, in kernels that need a GPU

@@ -3,10 +3,11 @@
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from warm import Warm, needs_of
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -33,9 +34,17 @@ def unpacked(package, folder):
     return kept
 
 
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory):
+    """Runs examples with a cache of their own, empty at first."""
+    fresh = Warm(XDG_CACHE_HOME=str(tmp_path_factory.mktemp("cache")))
+    yield fresh
+    fresh.close()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=[path.stem for path in EXAMPLES])
-def test_an_example_runs_as_written(example, tmp_path):
+def test_an_example_runs_as_written(example, tmp_path, fresh):
     if example.stem in NEEDED:
         pytest.importorskip(NEEDED[example.stem])
     words = []
@@ -44,12 +53,5 @@ def test_an_example_runs_as_written(example, tmp_path):
         if folder is None:
             pytest.skip(f"the Debian package {PACKAGES[example.stem]} can't be fetched here")
         words = [str(folder)]
-    env = os.environ | {
-        "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(ROOT / "src"),
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
-    }
-    command = [sys.executable, str(example), *words]
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=900)
-    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
+    done = fresh.run(example, *words, needs=needs_of(example), cwd=tmp_path)
+    assert done.returncode == 0, done.out[-1000:] + done.err[-3000:]

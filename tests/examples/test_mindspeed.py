@@ -3,19 +3,21 @@
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from warm import needs_of
+
 pytest.importorskip("torch")
 pytest.importorskip("datasets")
 pytest.importorskip("av")
 ROOT = Path(__file__).resolve().parents[2]
-RUN = ROOT / "examples" / "mindspeed" / "run.sh"
+EXAMPLE = ROOT / "examples" / "mindspeed"
 STEPS = 5
+LATER = ["datasets", *(f"transformers:{n}ThinkerForConditionalGeneration" for n in ("Qwen2_5Omni", "Qwen3OmniMoe"))]
 
 
 def document():
@@ -27,42 +29,48 @@ def document():
     raise AssertionError
 
 
-def started(folder, config, *more):
+def by_script(folder, config):
+    """Run run.sh as a user does; give its losses by step."""
     path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     env = {**os.environ, "PYTHONPATH": path, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
-    command = [str(RUN), config, "--iters", str(STEPS), *more]
-    return subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [str(EXAMPLE / "run.sh"), config, "--iters", str(STEPS)]
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=900)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return losses(done.stdout)
 
 
-def losses(process):
-    out, error = process.communicate(timeout=900)
-    assert process.returncode == 0, error[-3000:]
-    return {int(n): loss for n, loss in re.findall(r"step (\d+)  loss ([\d.]+)", out)}
+def losses(text):
+    return {int(n): loss for n, loss in re.findall(r"step (\d+)  loss ([\d.]+)", text)}
 
 
 # A56 B44 B46
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "start"), [("data_7b.json", '{\n    "dataset_param"'), ("omni.yaml", "parallel:\n")])
-def test_a_configuration_as_it_stands_trains_is_killed_and_resumes_to_the_same_losses(tmp_path, name, start):
-    text = document()
+def test_a_configuration_as_it_stands_trains_is_killed_and_resumes_to_the_same_losses(tmp_path, warm, name, start):
+    text, script = document(), EXAMPLE / "train.py"
     begin = text.index(start)
     written = text[begin : text.index("bash examples", begin)].rstrip()
     one, two = tmp_path / "one", tmp_path / "two"
     one.mkdir()
     (one / name).write_text(written[: written.rindex("\n")].strip() + "\n", encoding="utf-8")
-    whole = losses(started(one, name))
+    words, more = (script, name, "--iters", STEPS), {"needs": [*needs_of(script), *LATER]}
+    if name == "data_7b.json":
+        whole = by_script(one, name)
+    else:
+        run = warm.run(*words, cwd=one, **more)
+        assert run.returncode == 0, run.err[-3000:]
+        whole = losses(run.out)
     assert list(whole) == list(range(1, STEPS + 1))
     shutil.copytree(one, two, ignore=shutil.ignore_patterns("save_path"))
-    killed = started(two, name)
-    seen = {}
-    for line in killed.stdout:
-        if found := re.match(r"step (\d+)  loss ([\d.]+)", line):
-            seen[int(found[1])] = found[2]
+    killed, seen = warm.start(*words, cwd=two, piped=True, **more), {}
+    for line in killed.lines():
+        seen |= losses(line)
         if len(seen) == 2:
-            killed.send_signal(signal.SIGKILL)
+            killed.kill()
             break
-    killed.communicate()
-    assert killed.returncode == -signal.SIGKILL
-    rest = losses(started(two, name))
+    assert killed.wait() == -9
+    run = warm.run(*words, cwd=two, **more)
+    assert run.returncode == 0, run.err[-3000:]
+    rest = losses(run.out)
     assert max(rest) == STEPS
     assert {**seen, **rest} == whole

@@ -1,5 +1,6 @@
 """Reading, functions and training overlap; a rank reads its own share; a plan knows what a stream cannot."""
 
+import ast
 import threading
 from pathlib import Path
 
@@ -77,10 +78,44 @@ def test_a_rank_of_64_reads_a_64th_of_the_data():  # E59
     loader.close()
 
 
+# E59
+@pytest.mark.parametrize("rank", [0, 17, 63])
+def test_the_next_batch_of_a_rank_of_64_is_there_whenever_its_loop_asks(rank):
+    """The step of training ends when the functions of the next batch have run, which must come without being asked."""
+    made, lock = [], threading.Condition()
+
+    def fn(sample):
+        with lock:
+            made.append(int(sample["input_ids"][0]))
+            lock.notify_all()
+        return sample
+
+    source = tw.from_dataset([{"input_ids": [n, n]} for n in range(64 * 40)], fingerprint="fed")
+    feed = source.shuffle(seed=1).map(fn, mode="threads", workers=2).batch(2)
+    loader = FeedLoader(feed, topology=tw.Topology(rank, 64), prefetch=2)
+    seen = []
+    for n, batch in enumerate(loader, 1):
+        seen += batch["input_ids"][:, 0].tolist()
+        with lock:  # training
+            assert lock.wait_for(lambda n=n: len(made) >= min(40, 2 * (n + 1)), LONG), "nothing was made ahead"
+    loader.close()
+    assert len(seen) == 40
+    assert sorted(seen) == sorted(made)  # and a rank makes no sample of another
+
+
+PATH = ("tw.from_", ".cache()", ".shuffle()", ".pack(", ".batch(", "tw.Loader(", "model(**batch)", "backward()")
+
+
 def test_a_whole_path_is_fewer_than_fifty_lines():  # E58
     """From raw conversations to packed, masked, shuffled, resumable batches: examples, which CI runs as they are."""
-    for name in ("chat_sft.py", "plain_loop.py"):
-        assert len((EXAMPLES / name).read_text("utf-8").splitlines()) <= 50, name
+    whole = {name: (EXAMPLES / name).read_text("utf-8") for name in ("chat_sft.py", "plain_loop.py")}
+    for name, text in whole.items():
+        assert len(text.splitlines()) <= 50, name
+    assert [part for part in PATH if part not in whole["chat_sft.py"]] == []
+    assert "load_state_dict(state)" in whole["plain_loop.py"]
+    tree = ast.parse(whole["chat_sft.py"])
+    data = [n for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) in {"feed", "loader"}]
+    assert sum(n.end_lineno - n.lineno + 1 for n in data) <= 5  # the data side itself
 
 
 def test_a_plan_is_reproducible_and_knows_its_steps_and_a_stream_asks_for_max_steps():  # C43

@@ -1,4 +1,4 @@
-"""Every Python block of README.md and docs/ runs as written: the blocks of a page in order, in one fresh interpreter.
+"""Every Python block of README.md and docs/ runs as written: the blocks of a page in order, as one program.
 
 A page may hold, as HTML comments that a reader does not see,
   <!-- not run: needs a GPU -->     right above a block that cannot run here, with the reason;
@@ -8,13 +8,12 @@ A page may hold, as HTML comments that a reader does not see,
 Pages that use torch or transformers are marked `slow` and `pages`: `make test` runs them, a bare `pytest` does not.
 """
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from warm import Warm, needs_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -50,23 +49,22 @@ def marked(page):
     return pytest.param(page, id=page.name, marks=[pytest.mark.slow, pytest.mark.pages] if heavy else [])
 
 
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory):
+    """Runs pages with a cache of their own, empty at first."""
+    fresh = Warm(XDG_CACHE_HOME=str(tmp_path_factory.mktemp("cache")))
+    yield fresh
+    fresh.close()
+
+
 @pytest.mark.parametrize("page", [marked(p) for p in PAGES if program(p).strip()])
-def test_the_python_of_a_page_runs_as_written(page, tmp_path):
+def test_the_python_of_a_page_runs_as_written(page, tmp_path, fresh):
     script = tmp_path / f"{page.stem}.py"
     script.write_text(program(page), encoding="utf-8")
     (tmp_path / "home").mkdir()
     (tmp_path / "work").mkdir()
-    env = os.environ | {"HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run(
-        [sys.executable, script],
-        cwd=tmp_path / "work",
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert done.returncode == 0, f"{page.name}:\n{done.stdout[-1500:]}\n{done.stderr[-3000:]}"
+    done = fresh.run(script, cwd=tmp_path / "work", env={"HOME": str(tmp_path / "home")}, needs=needs_of(script))
+    assert done.returncode == 0, f"{page.name}:\n{done.out[-1500:]}\n{done.err[-3000:]}"
 
 
 def test_blocks_are_found_with_their_line_numbers(tmp_path):

@@ -19,6 +19,7 @@ from thalweg.core.batch import Batch
 from thalweg.core.errors import ConfigError
 from thalweg.feed.loader import FeedLoader
 from thalweg.feed.planned import PlannedNode
+from thalweg.feed.sourceplaces import places_of_sources, together
 
 Gather = Callable[[str], list[str]]  # this rank's text -> the texts of all ranks, in their order
 Log = Callable[[dict[str, float], int], Any]
@@ -40,7 +41,8 @@ class StepLog:
         gather: gives the texts of all ranks; None asks torch.distributed where the job has a process group.
 
     Figures: perf/global_seq_len_avg, _min, _max (tokens of a step on a rank, over ranks), perf/tokens_per_second (of
-    all ranks), data/padding, data/wait_share, data/dropped, data/epoch, data/step, data/row, data/samples/<source>.
+    all ranks), data/padding, data/wait_share, data/dropped, data/epoch, data/step, data/row; of each source of a mix
+    data/samples/<source>, data/epoch/<source> and data/position/<source> (samples of that epoch of its own).
     """
 
     def __init__(
@@ -80,7 +82,8 @@ class StepLog:
 
     def _figures(self, tokens: int, step: int, epoch: int) -> dict[str, float]:
         now, pace = perf_counter(), self.loader.pace.read()
-        own = {"tokens": tokens, "since": self._since, "sources": dict(self._sources)}
+        own: dict[str, Any] = {"tokens": tokens, "since": self._since, "sources": dict(self._sources)}
+        own["places"] = places_of_sources(self.loader.node) if self._mixed else {}
         texts = [json.dumps(own)] if self._gather is None else self._gather(json.dumps(own))
         ranks: list[dict[str, Any]] = [json.loads(text) for text in texts]
         lengths = [int(r["tokens"]) for r in ranks]
@@ -98,6 +101,9 @@ class StepLog:
             "data/epoch": float(epoch),
             "data/step": float(step),
         }
+        planned = isinstance(self.loader.node, PlannedNode)
+        for name, (of, at) in together([r.get("places", {}) for r in ranks], planned=planned).items():
+            figures |= {f"data/epoch/{name}": float(of), f"data/position/{name}": float(at)}
         if isinstance(self.loader.node, PlannedNode):
             figures["data/row"] = float(self.loader.node.place.passed)
         for name in sorted({n for r in ranks for n in r["sources"]}):

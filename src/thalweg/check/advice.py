@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 Case: TypeAlias = Literal["preprocessing is slower", "alike", "training is slower"]
 ENOUGH = 0.03  # share of waiting below which nothing is to be gained
 ALIKE = 0.25  # how far from 1 the ratio may be to count as alike
+COMPUTES, ONE_CPU = 0.7, 1.2  # shares of a CPU from which a function computes, and up to which it is one CPU's work
 JITTER = 0.5  # standard deviation over mean of a function's time from which more `ahead` helps
 
 
@@ -23,11 +24,13 @@ class Costs:
         maps: each function as typed -> seconds.
         train: between batches.
         waited: seconds the loop waited.
+        ordered: seconds that what hands over in order waited for the next sample while later ones were done.
         workers: threads or processes of the functions; 0 where they run inline.
         mode: "inline" | "threads" | "processes".
         cpus: usable CPUs.
         jitter: standard deviation over mean of the slowest function's call.
         computing: share of the functions' time in which they computed; None where unknown.
+        cores: CPUs that the functions kept busy together; None where unknown.
         cached: functions run once only.
         random: a function draws random numbers, so no cache can stand behind it.
     """
@@ -39,18 +42,34 @@ class Costs:
     transfer: float = 0.0
     train: float = 0.0
     waited: float = 0.0
+    ordered: float = 0.0
     workers: int = 0
     mode: str = "inline"
     cpus: int = 1
     jitter: float = 0.0
     computing: float | None = None
+    cores: float | None = None
     cached: bool = False
     random: bool = False
 
     @property
     def stages(self) -> dict[str, float]:
         """Seconds by stage, functions each."""
-        return {"read": self.read, **self.maps, "plan": self.plan, "collate": self.collate, "transfer": self.transfer}
+        return {
+            "read": self.read,
+            **self.maps,
+            "plan and pack": self.plan,
+            "collate": self.collate,
+            "transfer": self.transfer,
+        }
+
+    @property
+    def holding(self) -> bool:
+        """Say whether the functions hold the interpreter: they compute, and threads together fill one CPU only."""
+        if self.computing is not None and self.computing > COMPUTES:
+            return True
+        threads = self.mode == "threads" and self.workers > 1
+        return threads and self.cores is not None and COMPUTES < self.cores <= ONE_CPU
 
     @property
     def share(self) -> float:
@@ -115,7 +134,7 @@ def _for_functions(c: Costs, slowest: str) -> list[Advice]:
     share = f"functions take {work * 1000:.1f} ms of a batch, most of it {slowest}"
     if not c.cached and not c.random:
         out.append(Advice("cache", share, ".cache() behind the functions: they run once"))
-    python = c.computing is not None and c.computing > 0.7
+    python = c.holding
     if c.mode == "threads" and c.workers > 1 and python:
         why = "the functions hold the interpreter, so threads do not help"
         out.append(Advice("processes instead of threads", why, 'map(..., mode="processes")'))

@@ -69,6 +69,7 @@ def doctor(
     target = open_target(x, words)
     told = {"embedding": vocab_size, "model_kind": model_kind, "generating": generating, "max_length": max_length}
     if target.kind == "settings":
+        tokenizer = target.tokenizer if tokenizer is None else tokenizer
         parts = [(n, examine(Target(n, "feed", f), samples, tokenizer, told)) for n, f in target.thing.items()]
         return together(target.title, parts)
     return judge(examine(target, samples, tokenizer, told))

@@ -16,7 +16,7 @@ from thalweg.check.columns import figures, plainly_wrong
 from thalweg.check.figures import counted, histogram
 from thalweg.check.finding import Finding
 from thalweg.check.opening import must_exist
-from thalweg.check.pictures import references, thumbnails
+from thalweg.check.pictures import thumbnails
 from thalweg.check.report import Report
 from thalweg.check.rows import positions_of, real_tokens
 from thalweg.check.target import load_target, split_target
@@ -165,14 +165,17 @@ def _first_look(report: Report, items: Sequence[Any]) -> None:
 
 def _pictures(feed: Any, n: int) -> list[str]:
     """Give the pictures of the first samples, where they have some."""
-    head = feed.stages[0]
-    if hasattr(getattr(head, "make", None), "__next__"):
-        return []  # it can be read only once
-    records = [r for r in feed.peek(n, after="source") if isinstance(r, Mapping)] if hasattr(head, "source") else []
-    if not any(True for record in records for _ in references(record)):
+    if _read_once(feed):
         return []
+    records = [r for r in feed.peek(n, after="source") if isinstance(r, Mapping)]
     media = getattr(encoder_of(feed), "media", None)
     return thumbnails(records, None if media is None else media.folder.root)
+
+
+def _read_once(feed: Any) -> bool:
+    """Say whether a source can be read only once: a look at its records would use it up."""
+    head = feed.stages[0]
+    return hasattr(getattr(head, "make", None), "__next__") or any(_read_once(p) for _, p in getattr(head, "feeds", ()))
 
 
 def _step(feed: Any, step: int, topology: Topology, options: Any) -> list[Any]:

@@ -13,13 +13,14 @@ from typing import Any, cast
 
 from thalweg.check.foreign import is_loader
 from thalweg.check.target import load_target, split_settings, split_target
+from thalweg.check.trainers import FOREIGN
+from thalweg.check.trainers import read as read_foreign
 from thalweg.core.errors import ConfigError, InputError, ThalwegError
 from thalweg.feed.feed import Feed
 from thalweg.feed.loader import FeedLoader
 
 RAW = (".jsonl", ".json", ".ndjson", ".csv", ".tsv", ".txt", ".parquet", ".md")
 SETTINGS = (".yaml", ".yml")
-FOREIGN = ("dataset_param",)  # words at the top of other trainers' settings
 LARGEST = 1 << 20  # bytes of a file of settings
 PACKED = (".gz", ".zst", ".bz2", ".xz")
 
@@ -32,11 +33,13 @@ class Target:
         title: as it was named.
         kind: "records" | "feed" | "loader" | "loaders" | "settings" | "raw" | "data set".
         thing: records, a feed, a loader, a list of loaders, a dict of feeds.
+        tokenizer: of its samples, where it is not found in the thing.
     """
 
     title: str
     kind: str
     thing: Any
+    tokenizer: Any = None
 
 
 def open_target(x: Any, words: Sequence[str] = ()) -> Target:
@@ -86,7 +89,7 @@ def _path(path: str, words: Sequence[str]) -> Target:
     if "://" not in path:
         must_exist(Path(path))
     if path.endswith(SETTINGS) or _is_settings(path):
-        return Target(path, "settings", settings(path, words))
+        return Target(path, "settings", *settings(path, words))
     if _is_raw(path):
         return Target(path, "raw", import_module("thalweg.feed.open").from_files(path))
     records = import_module("thalweg.store.records")  # pyarrow loads here, not before
@@ -124,8 +127,8 @@ def _foreign(held: Mapping[str, Any]) -> bool:
     return any(word in held for word in FOREIGN)
 
 
-def settings(path: str, words: Sequence[str] = ()) -> dict[str, Feed]:
-    """Give the feeds that a file of settings describes, by name.
+def settings(path: str, words: Sequence[str] = ()) -> tuple[dict[str, Feed], Any]:
+    """Give the feeds that a file of settings describes, by name, and their tokenizer where they don't hold it.
 
     Args:
         path: of a file in thalweg's own words, or of a trainer whose words `bind` reads (MindSpeed-MM).
@@ -135,13 +138,8 @@ def settings(path: str, words: Sequence[str] = ()) -> dict[str, Feed]:
         ConfigError: the file describes no feed, or has an unknown word.
     """
     if _is_foreign(path):
-        face = import_module("thalweg.bind.mindspeed")
-        if not hasattr(face, "load_config"):
-            raise ConfigError(
-                "this trainer's settings cannot be read", where=path, fix="build the feed in a file.py:name"
-            )
-        return _feeds(face.load_config(path), path)
-    return _feeds(import_module("thalweg.bind.config").load_config(path, words), path)
+        return read_foreign(path)
+    return _feeds(import_module("thalweg.bind.config").load_config(path, words), path), None
 
 
 def _feeds(config: Any, title: str) -> dict[str, Feed]:

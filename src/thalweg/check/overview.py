@@ -47,6 +47,7 @@ def overview(
     target = open_target(x, words)
     if target.kind == "settings":
         name = "train" if "train" in target.thing else next(iter(target.thing))
+        tokenizer = target.tokenizer if tokenizer is None else tokenizer
         target = Target(f"{target.title}:{name}", "feed", target.thing[name])
     renamed = {"embedding" if k == "vocab_size" else k: v for k, v in told.items()}
     e = examine(target, samples, tokenizer, renamed)

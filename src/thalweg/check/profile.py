@@ -8,6 +8,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any
@@ -23,13 +24,16 @@ from thalweg.core.errors import ConfigError, InputError
 from thalweg.feed import stages as st
 from thalweg.feed.code import code_of
 from thalweg.feed.feed import Feed
+from thalweg.feed.fuse import fused
 from thalweg.feed.loader import FeedLoader
 from thalweg.work.cpus import usable_cpus
 
 Train = Callable[[Any], Any]
 WARM = 3  # batches before the clock begins: workers start, caches fill
+LEVELS = {"ready": "batches ready", "in_flight": "groups read or mapped"}  # of a planned feed
 SPAN = 8  # gaps between batches that are looked at while draining
 MOST, PATIENCE, INSTANT = 256, 3.0, 2e-4  # batches and seconds of draining; a batch that was there took less
+LOOKS = 16  # at the queues while it runs
 KEPT = 16  # outputs of a function that are given again where it is left out
 
 
@@ -79,7 +83,25 @@ def profile(
         with _notes() as notes:
             less = _measure(feed, told, steps, lambda _: None, notes)
             out.rates["without training"] = less["batches"] / less["wall"]
+        parted = apart(feed)
+        if parted is not None:
+            with _notes() as notes:
+                less = _measure(parted, told, steps, step, notes)
+                out.rates["functions apart"] = less["batches"] / less["wall"]
     return out
+
+
+def apart(feed: Feed) -> Feed | None:
+    """Give a stream whose functions in a row are not put together into one call; None where nothing is."""
+    if feed.kind != "stream" or len(fused(list(enumerate(feed.stages)))) == len(feed.stages):
+        return None
+    # the words of a map decide whether it is put together with the one before: they differ here by nothing that counts
+    return Feed(
+        tuple(
+            replace(s, max_bad=s.max_bad + 1e-9 * n) if isinstance(s, st.Map) and isinstance(s.max_bad, float) else s
+            for n, s in enumerate(feed.stages)
+        )
+    )
 
 
 def runnable(x: Any) -> tuple[Feed, dict[str, Any], str]:
@@ -131,6 +153,8 @@ def _measure(
     loader = Loader(timed, epochs=None, **told)
     seen: list[tuple[float, float, float]] = []  # of each batch: asked, came, done
     begun: dict[str, Any] = {}
+    depths: list[dict[str, tuple[float, float]]] = []
+    each = max(1, steps // LOOKS)
     try:
         batches = iter(loader)
         drained(batches)
@@ -145,6 +169,8 @@ def _measure(
             train(batch)
             if number >= WARM:
                 seen.append((asked, came, perf_counter()))
+                if len(seen) % each == 0:
+                    depths.append(_depths(loader.stats()))
         if not seen:
             raise InputError(f"the data ends before {WARM + 1} batches", where="profile", fix="take smaller batches")
         loader.pace.asked()
@@ -153,7 +179,7 @@ def _measure(
     finally:
         loader.close()
     return {"labels": labels, "begun": begun, "ended": ended, "seen": seen, "batches": len(seen),
-            "wall": seen[-1][2] - seen[0][0], "stats": stats}  # fmt: skip
+            "wall": seen[-1][2] - seen[0][0], "stats": stats, "depths": depths}  # fmt: skip
 
 
 def drained(batches: Iterator[Any]) -> int:
@@ -177,7 +203,29 @@ def drained(batches: Iterator[Any]) -> int:
 
 def _clocks(loader: FeedLoader, notes: Notes) -> dict[str, Any]:
     stats = loader.stats()
-    return {"notes": notes.read(), "meters": dict(stats.get("seconds", {})), "loop": stats["loop"]}
+    meters = dict(stats.get("seconds", {}))
+    for value in stats.values():
+        if isinstance(value, dict) and "waiting" in value:  # functions on a stream hand over in order
+            meters["wait"] = meters.get("wait", 0.0) + float(value.get("waited_s", 0.0))
+    return {"notes": notes.read(), "meters": meters, "loop": stats["loop"]}
+
+
+def _depths(stats: dict[str, Any]) -> dict[str, tuple[float, float]]:
+    """Give queue -> (items in it, their bytes)."""
+    out = {LEVELS[name]: (float(n), 0.0) for name, n in stats.get("levels", {}).items() if name in LEVELS}
+    for name, value in stats.items():
+        if isinstance(value, dict) and "waiting" in value:
+            out[name] = (float(value["waiting"]), float(value.get("bytes", 0)))
+    return out
+
+
+def _queues(depths: list[dict[str, tuple[float, float]]]) -> dict[str, dict[str, float]]:
+    """Give queue -> items on average and at most, and bytes at most, over all looks."""
+    out: dict[str, dict[str, float]] = {}
+    for name in dict.fromkeys(n for one in depths for n in one):
+        items, sizes = zip(*(one[name] for one in depths if name in one), strict=True)
+        out[name] = {"mean": sum(items) / len(items), "most": max(items), "bytes": max(sizes)}
+    return out
 
 
 def _profile(title: str, feed: Feed, m: dict[str, Any], told: dict[str, Any]) -> Profile:
@@ -199,11 +247,13 @@ def _profile(title: str, feed: Feed, m: dict[str, Any], told: dict[str, Any]) ->
         transfer=loop["finished_s"] / n,
         train=loop["consumed_s"] / n,
         waited=loop["waited_s"] / n,
+        ordered=meters.get("wait", 0.0) / n,
         workers=workers,
         mode=mode,
         cpus=usable_cpus(),
         jitter=_jitter(slowest),
         computing=sum(float(v[3]) for v in maps.values()) / work if work else None,
+        cores=sum(float(v[3]) for v in maps.values()) / m["wall"] if work and m["wall"] else None,
         cached=any(isinstance(s, st.Cache) for s in feed.stages),
         random=any(getattr(s, "with_info", False) for s in feed.stages),
     )
@@ -222,7 +272,7 @@ def _profile(title: str, feed: Feed, m: dict[str, Any], told: dict[str, Any]) ->
         case=case or "no functions",
         values=values_of(case, work / samples, costs.train / each, usable_cpus()) if case else {},
         waits=[round(came - asked, 6) for asked, came, _ in m["seen"]],
-        queues={k: v for k, v in m["stats"].items() if isinstance(v, dict) and "waiting" in v},
+        queues=_queues(m["depths"]),
     )
 
 

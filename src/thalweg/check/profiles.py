@@ -13,7 +13,7 @@ from thalweg.check.finding import Finding
 from thalweg.check.report import Report
 from thalweg.core.errors import InputError
 
-VERSION = 1
+VERSION = 2
 HEAVY = 1.1  # times the rate without functions at which preprocessing counts as heavy
 
 
@@ -30,9 +30,10 @@ class Profile:
         preprocess, consume: mean seconds a sample, of functions and of training.
         case: which of the three tuning cases holds.
         values: settings that the case asks for.
-        rates: batches a second, as it is, without functions, without training.
+        rates: batches a second, as it is, without functions, without training; of a stream also with functions that
+            follow each other apart.
         waits: seconds that each batch was waited for.
-        queues: items in flight and bytes, by stage, at the end.
+        queues: by stage: items in it on average ("mean") and at most ("most"), bytes at most, while it ran.
     """
 
     title: str
@@ -82,6 +83,12 @@ class Profile:
         heavy = self.rates["without functions"] > HEAVY * self.rates["as it is"]
         return "preprocessing is heavy" if heavy else "preprocessing is not heavy"
 
+    @property
+    def fusing(self) -> float | None:
+        """Times the rate that functions give which run as one call instead of one by one; None where none do."""
+        slow = self.rates.get("functions apart")
+        return self.rates["as it is"] / slow if slow else None
+
     def jumps(self) -> list[int]:
         """Give the batches that were waited for far longer than the rest: other shapes, other files, a slow disk."""
         if len(self.waits) < 8:
@@ -105,6 +112,8 @@ class Profile:
         """
         if data.get("kind") != "profile" or int(data.get("version", 0)) > VERSION:
             raise InputError("this is no profile that can be read here", fix="thalweg profile TARGET --save FILE")
+        if int(data.get("version", 0)) < 2:
+            data = {**data, "queues": {}}  # they were kept otherwise
         fields = {k: data[k] for k in cls.__dataclass_fields__ if k != "costs"}
         return cls(**fields, costs=Costs(**data["costs"]))
 
@@ -143,12 +152,16 @@ class Profile:
             told = ", ".join(f"{k}={v}" for k, v in self.values.items())
             facts["case"] = f"{self.case}: {told}"
         facts |= {f"rate {name}": f"{rate:.2f} batches a second" for name, rate in self.rates.items()}
-        facts |= {f"queue {name}": value for name, value in self.queues.items()}
+        facts["waiting for the next in order"] = f"{self.costs.ordered * 1000:.2f} ms a batch"
+        facts |= {f"queue {name}": _depth(value) for name, value in self.queues.items()}
         if len(self.costs.maps) > 1:
             facts["functions in a row"] = f"{len(self.costs.maps)}, run as one call a sample: no queue between them"
         findings = [Finding("note", line) for line in self.advice]
         if self.verdict:
             findings.insert(0, Finding("note", self.verdict))
+        if self.fusing:
+            what = f"functions in a row run as one call: {self.fusing:.2f} times the rate of functions apart"
+            findings.append(Finding("note", what))
         if self.jumps():
             what = f"batches {', '.join(map(str, self.jumps()[:5]))} were waited for far longer than the rest"
             findings.append(Finding("warning", what, fix="look at the shapes of batches: thalweg doctor"))
@@ -179,6 +192,11 @@ def compared(a: Profile, b: Profile) -> Report:
     else:
         report.findings.append(Finding("note", "the change makes no difference to the rate"))
     return report
+
+
+def _depth(queue: dict[str, float]) -> str:
+    size = f", at most {queue['bytes'] / 1e6:,.1f} MB" if queue["bytes"] else ""
+    return f"{queue['mean']:.1f} on average, at most {queue['most']:.0f}{size}"
 
 
 def _times(a: float, b: float) -> str:

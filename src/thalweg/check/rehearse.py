@@ -107,6 +107,8 @@ def take_batch(e: Evidence, batch: Any, names: Sequence[Sequence[str]] = ()) -> 
 
 def _walk(e: Evidence, feed: Feed, seed: int) -> None:
     stage = next(s for s in feed.stages if isinstance(s, st.BATCHING))
+    if isinstance(stage, st.Batch) and callable(stage.collate) and not getattr(stage.collate, "packed", False):
+        feed = Feed((*(s for s in feed.stages if s is not stage), replace(stage, collate="raw")))  # nothing is decoded
     micro = max(stage.sizes) if isinstance(stage, st.Batch) else 1
     rows = feed.num_rows if feed.kind == "planned" else len(e.rows)
     world = max(1, min(RANKS, rows // max(2 * micro, 1)))

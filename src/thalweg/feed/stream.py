@@ -7,12 +7,8 @@ step takes is `feed.streamsteps`; what is granted is `feed.grant`.
 import json
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.core.batch import Batch
 from thalweg.core.errors import StalledError, StateError
@@ -21,10 +17,9 @@ from thalweg.feed import stages as st
 from thalweg.feed.feed import Feed
 from thalweg.feed.grant import ENDED
 from thalweg.feed.ledger import Ledger
-from thalweg.feed.ledgerstream import Key
 from thalweg.feed.node import RunOptions
 from thalweg.feed.streamagree import answer_of, ask_all
-from thalweg.feed.streambatch import StreamBatcher, digests_of
+from thalweg.feed.streambatch import NOTHING_NOTED, LaidOut, Noted, StreamBatcher, step_words
 from thalweg.feed.streamchain import Chain, build, leg_of
 from thalweg.feed.streamremix import Remix, going_on
 from thalweg.feed.streamstate import write
@@ -37,26 +32,6 @@ if TYPE_CHECKING:
     from thalweg.work.turns import Turn
 
 FORGET_EVERY = 16  # steps between two looks for states of the source that are not needed any more
-Noted = tuple[Sequence[Key], NDArray[np.uint64]]  # what a ledger is told of a micro-batch
-_NOTHING: Noted = ((), np.empty(0, np.uint64))
-
-
-class _Batches:
-    """Rows of a step -> its micro-batches; in the worker that lays out ahead."""
-
-    def __init__(self, batcher: StreamBatcher, noted: bool) -> None:
-        self._batcher, self._noted = batcher, noted
-
-    def __call__(self, step: StepRows) -> list[tuple[StepRows, list[Batch], list[Noted]]]:
-        """Lay out one step, and digest the ids in it where a ledger asks."""
-        made = [self._batcher.batch(rows, fill) for rows, fill in zip(step.micros, step.fillers, strict=True)]
-        keys = iter(step.keys)
-        noted: list[Noted] = [(list(islice(keys, len(m))), digests_of(m)) for m in step.micros] if self._noted else []
-        return [(step, made, noted)]
-
-
-def _words(step: StepRows) -> str:
-    return f"a step of epoch {step.epoch}"
 
 
 class StreamNode:
@@ -100,6 +75,11 @@ class StreamNode:
     def epoch(self) -> int:
         """Epoch of the last batch handed over."""
         return self._epoch
+
+    @property
+    def origins(self) -> list[Any]:
+        """Say where the source stands in each sub-stream of this rank."""
+        return [self._plan.node.origin_of(t) for t in self._places.values()]
 
     def _epoch_of(self, token: Any) -> int:
         return int(self._plan.node.origin_of(token)[0])
@@ -149,13 +129,13 @@ class StreamNode:
         epochs = {s: self._epoch_of(t) for s, t in self._places.items()}
         stand = Stand(self._places, self._counts, epochs)
         source = steps(chain.node, stand, shape, lambda: chain.source.read, whole=whole)
-        call = _Batches(batcher, self.ledger is not None)
+        call = LaidOut(batcher, self.ledger is not None)
         if options.workers == 0:
-            self._run = InlineMap(source, call, describe=_words, wake=chain.node.stop)
+            self._run = InlineMap(source, call, describe=step_words, wake=chain.node.stop)
         else:
             ahead = max(1, -(-options.prefetch // options.accumulation)) + 1
             self._run = OrderedMap(
-                source, call, workers=1, ahead=ahead, chunk=1, name="batches", describe=_words,
+                source, call, workers=1, ahead=ahead, chunk=1, name="batches", describe=step_words,
                 stall_after=options.stall_after, wake=chain.node.stop,
             )  # fmt: skip
         self._turns = self._run.turns()
@@ -244,7 +224,7 @@ class StreamNode:
             info = batch.info
             info.epoch, info.step, info.micro = self._epoch, self._step, micro
             info.last, info.step_label_tokens = micro == len(batches) - 1, None
-            self._ready.append((batch, noted[micro] if noted else _NOTHING))
+            self._ready.append((batch, noted[micro] if noted else NOTHING_NOTED))
 
     def _take(self) -> tuple[StepRows, list[Batch], list[Noted]]:
         assert self._turns is not None
@@ -363,6 +343,9 @@ class StreamNode:
         out: dict[str, Any] = {"steps": self._step, "epoch": self._epoch, "waited_s": self._waited}
         chain = self._chain or self._plan
         out["read"] = chain.source.read
+        if self._chain is not None:
+            packed = sum(getattr(node, "seconds", 0.0) for _, node in chain.named)
+            out["seconds"] = {"plan": packed, "collate": self._batcher.seconds}
         if self._shares:
             out["proportions"] = {name: n / self._shares.total() for name, n in sorted(self._shares.items())}
         for name, node in chain.named:

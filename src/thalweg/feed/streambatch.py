@@ -4,6 +4,8 @@ Decides how pieces of samples become documents; what a batch looks like is `feed
 """
 
 from collections.abc import Sequence
+from itertools import islice
+from time import perf_counter
 from typing import Any, cast
 
 import numpy as np
@@ -15,11 +17,15 @@ from thalweg.core.sample import IGNORE_INDEX, INPUT_IDS, LABELS, LOSS_SPANS, Rag
 from thalweg.feed import stages as st
 from thalweg.feed.batch import Collator, row_digests
 from thalweg.feed.gather import Documents, Reader
+from thalweg.feed.ledgerstream import Key
 from thalweg.feed.slicing import Slicing
 from thalweg.feed.source import hash_ids
 from thalweg.feed.streampack import Piece
+from thalweg.feed.streamsteps import StepRows
 
 Row = list[Piece]
+Noted = tuple[Sequence[Key], NDArray[np.uint64]]  # what a ledger is told of a micro-batch
+NOTHING_NOTED: Noted = ((), np.empty(0, np.uint64))
 
 
 class _Samples:
@@ -53,9 +59,11 @@ class StreamBatcher:
         self._pack = pack
         self._collator = Collator(self.stage, pack, cast("Reader", _Samples()), {}, row_maps, slicing=slicing)
         self._template: list[Row] | None = None
+        self.seconds = 0.0  # in which batches were laid out
 
     def batch(self, rows: Sequence[Row], filler: int) -> Batch:
         """Make one micro-batch of rows, with `filler` rows of weight zero behind them."""
+        start = perf_counter()
         documents = documents_of(rows)
         if rows and self._template is None:
             self._template = [rows[0]]
@@ -64,6 +72,7 @@ class StreamBatcher:
         values, info = self._collator.collate(documents, filler)
         info.ids = [[str(p.id) for p in row] for row in rows] + [[] for _ in range(filler)]
         info.sources = [[p.source for p in row] for row in rows] + [[] for _ in range(filler)]
+        self.seconds += perf_counter() - start
         return Batch(values, info=info)
 
     def row(self, row: Row) -> Sample | None:
@@ -87,6 +96,25 @@ class StreamBatcher:
             made.info.num_tokens = made.info.num_label_tokens = 0
             return made
         return self.batch([], size)
+
+
+class LaidOut:
+    """Rows of a step -> its micro-batches; in the worker that lays out ahead."""
+
+    def __init__(self, batcher: StreamBatcher, noted: bool) -> None:
+        self._batcher, self._noted = batcher, noted
+
+    def __call__(self, step: StepRows) -> list[tuple[StepRows, list[Batch], list[Noted]]]:
+        """Lay out one step, and digest the ids in it where a ledger asks."""
+        made = [self._batcher.batch(rows, fill) for rows, fill in zip(step.micros, step.fillers, strict=True)]
+        keys = iter(step.keys)
+        noted: list[Noted] = [(list(islice(keys, len(m))), digests_of(m)) for m in step.micros] if self._noted else []
+        return [(step, made, noted)]
+
+
+def step_words(step: StepRows) -> str:
+    """Name a step for an error."""
+    return f"a step of epoch {step.epoch}"
 
 
 def digests_of(rows: Sequence[Row]) -> NDArray[np.uint64]:

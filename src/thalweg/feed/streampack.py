@@ -7,6 +7,7 @@ never stopped. Which documents share a row is the business of `plan.pack_stream`
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,6 +67,7 @@ class PackNode:
         self._subs: dict[int, _Sub] = {}
         self.tally = Tally()
         self.lost: dict[str, tuple[int, int]] = {}  # reason -> documents, tokens: left out or cut
+        self.seconds = 0.0  # in which documents found their rows
 
     def _packer(self) -> Packer:
         stage = self._stage
@@ -145,17 +147,19 @@ class PackNode:
             held.next_key = held.seen = key + 1
             first = key if first is None else first
             held.docs[key] = _Doc(piece, first, before)
-            length = piece.stop - piece.start
+            length, start = piece.stop - piece.start, perf_counter()
             if length > self._stage.longest:
                 held.pending = [PackedRow([key], 0)]
             else:
                 held.pending = held.packer.push(length, key)
+            self.seconds += perf_counter() - start
             held.place = event[3] if k == last else before
             yield from self._ready(sub, held, event[EPOCH], None if k == last else first)
 
     def _ready(self, sub: int, held: _Sub, epoch: int, under_way: int | None = None) -> Iterator[Event]:
         """Hand over the rows that are ready; `under_way`: first key of a document whose pieces are not all pushed."""
         while held.pending:
+            start = perf_counter()
             row = held.pending.pop(0)
             parts = [(0, None)] * len(row.keys) if row.pieces is None else row.pieces
             value = []
@@ -165,6 +169,7 @@ class PackNode:
                 value.append(piece._replace(start=piece.start + a, stop=stop))
             token = self._token(held, under_way)
             self.tally.out += len(row.keys)
+            self.seconds += perf_counter() - start
             yield (ITEM, sub, value, token, None, epoch, "")
 
     def _token(self, held: _Sub, under_way: int | None = None) -> Token:

@@ -10,6 +10,7 @@ import signal
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
@@ -42,8 +43,17 @@ def feed(prefix):
     return tw.from_megatron(prefix).shuffle().pack(LENGTH, policy="concat_split")
 
 
-def provider(_num_samples, prefix, consumed):
-    return tw.bind.megatron.iterators(feed(prefix), valid=feed(prefix), consumed_samples=consumed)
+ARGS = SimpleNamespace(consumed_train_samples=0, prefix="")
+
+
+def get_args():
+    """Stand in for megatron.training, which megatron-core does not have."""
+    return ARGS
+
+
+def provider(num_samples):
+    corpus = feed(get_args().prefix)
+    return tw.bind.megatron.iterators(corpus, valid=corpus, consumed_samples=get_args().consumed_train_samples)
 
 
 provider.is_distributed = True
@@ -87,7 +97,8 @@ def main():
         model.load_state_dict(checkpoint["model"], strict=False)
         optimizer.load_state_dict(checkpoint["optimizer"])
         iteration = checkpoint["iteration"]
-    train, valid, _ = provider(None, Path(folder).parent / "corpus", consumed=iteration * GLOBAL)
+    ARGS.prefix, ARGS.consumed_train_samples = Path(folder).parent / "corpus", iteration * GLOBAL
+    train, valid, _ = provider(None)
     assert train.loader.topology == tw.Topology.from_megatron()
     data, run = RerunDataIterator(train), get_forward_backward_func()
     for step in range(iteration, STEPS):

@@ -1,9 +1,5 @@
 """The real megatron-core on our iterators: killed, continued by its count of consumed samples, the same losses."""
 
-import json
-import os
-import subprocess
-import sys
 from itertools import islice
 from pathlib import Path
 
@@ -59,6 +55,8 @@ def test_batches_have_the_keys_that_its_loop_takes_and_none_without_a_value():  
     assert test is None
     twice = [row[0] for row in ids(islice(valid, 10))]
     assert sorted(twice[:5]) == sorted(twice[5:]) == [f"d{i}" for i in range(5)]
+    assert iter(train) is train  # a `for` in Megatron's loop goes on, it begins nothing anew
+    assert train.loader.node.step == 1
     train.close()
 
 
@@ -91,31 +89,29 @@ def test_a_stream_goes_on_from_its_saved_state_and_never_from_a_count():
         tw.bind.megatron.iterators(feed())
 
 
-def leg(tmp_path, name, world, folder, kill=-1):
+NEEDS = (
+    "megatron.core.models.gpt.gpt_layer_specs", "megatron.core.pipeline_parallel.schedules",
+    "megatron.core.rerun_state_machine", "megatron.core.models.gpt", "thalweg",
+)  # fmt: skip
+
+
+def leg(warm, tmp_path, name, world, folder, kill=-1):
     folder.mkdir(exist_ok=True)
-    ranks = [
-        subprocess.Popen(
-            [
-                sys.executable, "-W", "ignore", str(JOB), str(tmp_path / f"store-{name}"), str(r), str(world),
-                str(folder), str(kill),
-            ],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
-        for r in range(world)
-    ]  # fmt: skip
-    out, err = ranks[0].communicate(timeout=400)
+    store = tmp_path / f"store-{name}"
+    ranks = [warm.start(JOB, store, r, world, folder, kill, needs=NEEDS) for r in range(world)]
+    ended = ranks[0].wait()
     for rank in ranks[1:]:
         if kill >= 0:
             rank.kill()
-        rank.communicate(timeout=400)
-    told = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
-    assert told, err[-3000:]
-    return {t["step"]: t["loss"] for t in told if "step" in t}, ranks[0].returncode
+        rank.wait()
+    told = ranks[0].told()
+    assert told, ranks[0].err[-3000:]
+    return {t["step"]: t["loss"] for t in told if "step" in t}, ended
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_a_killed_job_of_megatron_core_goes_on_with_the_same_losses_on_another_number_of_ranks(tmp_path):
+def test_story_9_megatron_core_a_killed_job_goes_on_with_the_same_losses_on_another_number_of_ranks(tmp_path, warm):
     pytest.importorskip("megatron.core")
     from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
 
@@ -123,11 +119,11 @@ def test_a_killed_job_of_megatron_core_goes_on_with_the_same_losses_on_another_n
     for row in rows(200):
         builder.add_document(row["input_ids"], [len(row["input_ids"])])
     builder.finalize(str(tmp_path / "corpus.idx"))
-    whole, _ = leg(tmp_path, "whole", 1, tmp_path / "unused")
+    whole, _ = leg(warm, tmp_path, "whole", 1, tmp_path / "unused")
     assert sorted(whole) == list(range(8))
-    first, ended = leg(tmp_path, "first", 2, tmp_path / "run", kill=4)
+    first, ended = leg(warm, tmp_path, "first", 2, tmp_path / "run", kill=4)
     assert ended == -9
-    rest, ended = leg(tmp_path, "rest", 1, tmp_path / "run")
+    rest, ended = leg(warm, tmp_path, "rest", 1, tmp_path / "run")
     assert ended == 0
     assert sorted(rest) == [3, 4, 5, 6, 7]
     for step, loss in {**first, **rest}.items():

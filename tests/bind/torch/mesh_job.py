@@ -1,6 +1,7 @@
 """One rank of a gloo job on a device mesh. Run as mesh_job.py STORE RANK WORLD FOLDER WHAT, prints JSON lines.
 
-WHAT is "mesh": places on two meshes, and what a planned feed and a stream give there. "save": reads a stream and a
+WHAT is "mesh": places on meshes, what a planned feed and a stream give there, and a model trained on four dimensions
+at once. "save": reads a stream and a
 planned feed on dp x tp, saves a distributed checkpoint in the middle. "load": goes on from it on dp alone.
 """
 
@@ -9,6 +10,7 @@ import json
 import sys
 from itertools import islice
 
+import four_ways
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -48,7 +50,33 @@ def on_meshes():
     out["planned"] = ids(islice(tw.Loader(planned(), topology=there, **RUN), 6))
     out["stream"] = ids(tw.Loader(stream(), topology=there, **(RUN | {"epochs": 1})))
     out["cp"] = ids(islice(tw.Loader(planned(), topology=tw.Topology.from_device_mesh(second), **RUN), 4))
+    for shape in ((2, 1, 2, 2), (1, 2, 2, 2)):
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=four_ways.NAMES)
+        out["x".join(map(str, shape))] = on_four(mesh) | {"losses": four_ways.on_mesh(mesh)}
+    out["alone"] = four_ways.alone()
     return out
+
+
+class Unreadable:
+    """Stands where samples are read."""
+
+    def read(self, *_):
+        raise AssertionError("a stage without tokens read a sample")
+
+
+def on_four(mesh):
+    """Give the place on four dimensions, what is read there, and the steps of a stage that reads nothing."""
+    there = tw.Topology.from_device_mesh(mesh)
+    words = RUN | {"topology": there, "max_steps": 3}
+    batches = list(tw.Loader(planned(), **words))
+    idle = tw.Loader(planned(), read=False, **words)
+    idle.node.reader = Unreadable()
+    steps = [[b.info.step, b.info.micro, b.info.last, b.info.step_label_tokens] for b in batches]
+    assert steps == [[b.info.step, b.info.micro, b.info.last, b.info.step_label_tokens] for b in idle]
+    return {
+        "place": place(there), "at": list(mesh.get_coordinate()), "steps": steps, "ids": ids(batches),
+        "tokens": [[b[k].tolist() for k in ("input_ids", "position_ids")] for b in batches],
+    }  # fmt: skip
 
 
 def loaders(names, shape):

@@ -1,5 +1,6 @@
 """Copies ahead: two batches before they are asked for, no buffer written while it is read, the state not moved."""
 
+from contextlib import contextmanager
 from itertools import pairwise
 
 import numpy as np
@@ -115,6 +116,77 @@ def test_values_of_every_type_and_shape_arrive():
         assert np.array_equal(got[name].numpy(), values[name])
         assert got[name].numpy().dtype == np.asarray(values[name]).dtype
     assert got["t"].equal(values["t"])
+
+
+class Module:
+    """What torch has for a kind of device: streams and events that write down what is asked of them."""
+
+    def __init__(self):
+        self.log = []
+        log = self.log
+
+        class Stream:
+            def __init__(self, device):
+                self.device = device
+
+            def wait_event(self, event):
+                log.append(("the loop's stream waits", event))
+
+        class Event:
+            def record(self, stream):
+                log.append(("recorded on", stream))
+
+            def query(self):
+                return 1
+
+        self.Stream, self.Event = Stream, Event
+        self.loop = Stream("loop")
+
+    @contextmanager
+    def stream(self, stream):
+        self.log.append(("begin", stream))
+        yield
+        self.log.append(("end", stream))
+
+    def current_stream(self, device):
+        return self.loop
+
+
+class Sent:
+    """A tensor that says where it was sent, and who uses its memory."""
+
+    def __init__(self, log):
+        self.log = log
+
+    def to(self, device, *, non_blocking):
+        self.log.append(("copy", non_blocking))
+        return self
+
+    def record_stream(self, stream):
+        self.log.append(("memory is kept for", stream))
+
+
+def test_an_accelerator_copies_on_its_own_stream_with_an_event_behind_and_keeps_memory_for_the_loop(monkeypatch):
+    module, empty = Module(), torch.empty
+    monkeypatch.setattr(torch, "get_device_module", lambda _: module)
+    locked = []
+
+    def noted(nbytes, *, dtype, pin_memory=False):
+        locked.append(pin_memory)
+        return empty(nbytes, dtype=dtype)
+
+    monkeypatch.setattr(torch, "empty", noted)
+    device = Accelerator("somewhere:0")
+    assert device.page_locked(64).numel() == 64
+    assert locked == [True]
+    there, event = device.copy({"a": Sent(module.log), "b": Sent(module.log)})
+    own = device._stream
+    assert own is not module.loop
+    assert module.log == [("begin", own), ("copy", True), ("copy", True), ("recorded on", own), ("end", own)]
+    assert device.done(event)
+    module.log.clear()
+    device.hand_over(there, event)
+    assert module.log == [("the loop's stream waits", event), *[("memory is kept for", module.loop)] * 2]
 
 
 @pytest.mark.gpu

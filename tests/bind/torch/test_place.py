@@ -1,7 +1,5 @@
 """The agreement of ranks names those that did not come."""
 
-import subprocess
-import sys
 import textwrap
 
 import pytest
@@ -28,15 +26,11 @@ JOB = textwrap.dedent(
 
 
 @pytest.mark.slow
-def test_ranks_that_do_not_come_are_named_and_nobody_waits_for_ever(tmp_path):  # E47
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", JOB, str(tmp_path / "store"), str(r)],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for r in range(3)
-    ]  # fmt: skip
-    told = [r.communicate(timeout=120) for r in ranks]
+def test_ranks_that_do_not_come_are_named_and_nobody_waits_for_ever(warm, tmp_path):  # E47
+    (tmp_path / "job.py").write_text(JOB)
+    ranks = [warm.start(tmp_path / "job.py", tmp_path / "store", r, needs=("torch.distributed",)) for r in range(3)]
+    assert [rank.wait() for rank in ranks][:2] == [0, 0]
+    told = [(rank.out, rank.err) for rank in ranks]
     for out, err in told:
         assert out.splitlines()[0] == "['rank 0', 'rank 1', 'rank 2']", err
     assert "not all ranks came to agree within 3 s" in told[0][0]

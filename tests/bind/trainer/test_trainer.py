@@ -1,6 +1,7 @@
 """Hugging Face's Trainer on a feed: the same losses after a resume, nothing replayed, nothing settled silently."""
 
 import json
+from itertools import islice
 
 import pytest
 
@@ -40,7 +41,7 @@ class Stop(transformers.TrainerCallback):
             raise KeyboardInterrupt
 
 
-def packed(n=90):
+def packed(n=45):
     return tiny.feed(n).shuffle().pack(64, overlong="drop")
 
 
@@ -79,7 +80,7 @@ def test_three_epochs_give_every_sample_three_times_and_the_loss_counts_label_to
     trainer.training_step = step
     trainer.train()
     counts = {i: seen.count(i) for i in set(seen)}
-    assert len(counts) == 90
+    assert len(counts) == 45
     assert set(counts.values()) <= {3, 4}  # the last step is filled from a fourth epoch
     assert all(mine == known for _, mine, known in steps)
     assert [s for s, *_ in steps] == sorted(2 * list(range(trainer.state.max_steps)))
@@ -90,6 +91,8 @@ def test_the_same_setting_in_two_places_is_refused_by_name(tmp_path):
         Trainer(tiny.model(), args(tmp_path), train_dataset=packed().batch(5)).train()
     with pytest.raises(ConfigError, match=r"data_seed=3.*shuffle\(4\)"):
         Trainer(tiny.model(), args(tmp_path, data_seed=3), train_dataset=tiny.feed().shuffle(4))
+    with pytest.raises(ConfigError, match=r"data_seed=3.*shuffle\(4\)"):
+        Trainer(tiny.model(), args(tmp_path, data_seed=3), eval_dataset={"val": tiny.feed().shuffle(4)})
     with pytest.raises(ConfigError, match="split_batches"):
         Trainer(tiny.model(), args(tmp_path, accelerator_config={"split_batches": True}), train_dataset=packed())
     with pytest.raises(ConfigError, match="data_collator"):
@@ -140,6 +143,17 @@ def test_evaluation_is_the_mean_over_label_tokens_and_moves_no_training(tmp_path
                 total, count = total + model(**{k: v.long() for k, v in tensors.items()}).loss.item() * n, count + n
     assert final["eval_val_loss"] == pytest.approx(total / count, rel=1e-5)
     assert evaluated.evaluate()["eval_val_loss"] == pytest.approx(final["eval_val_loss"])
+    told = evaluated.predict(val)  # each row once, filler left out
+    assert told.metrics["test_loss"] == pytest.approx(final["eval_val_loss"])
+    assert evaluated.num_examples(evaluated.get_test_dataloader(val)) == len(ids)
+
+
+def test_a_run_resumed_at_its_end_takes_no_further_step(tmp_path):
+    made = Trainer(tiny.model(), args(tmp_path, num_train_epochs=2, save_steps=1), train_dataset=packed(8))
+    made.train()
+    again = Trainer(tiny.model(), args(tmp_path, num_train_epochs=2, save_steps=1), train_dataset=packed(8))
+    again.train(resume_from_checkpoint=True)
+    assert again.state.global_step == made.state.global_step == made.state.max_steps
 
 
 def test_a_checkpoint_without_a_place_is_refused_and_one_holds_it_readably(tmp_path):
@@ -150,6 +164,25 @@ def test_a_checkpoint_without_a_place_is_refused_and_one_holds_it_readably(tmp_p
     place.unlink()
     with pytest.raises(StateError, match="holds no place"):
         Trainer(tiny.model(), args(tmp_path, max_steps=8), train_dataset=packed()).train(resume_from_checkpoint=True)
+
+
+def test_the_places_of_all_ranks_of_a_stream_are_put_together(tmp_path):
+    from thalweg.bind.trainer import places
+
+    def loader(rank, world):
+        stream = tw.from_stream(tiny.samples(40), shards=4).batch(1)
+        return tw.Loader(stream, topology=tw.Topology(rank, world), epochs=None, workers=0)
+
+    whole = [b.info.ids[0][0] for b in islice(loader(0, 1), 20)]
+    for rank in range(2):
+        x = loader(rank, 2)
+        seen = [b.info.ids[0][0] for b in islice(x, 4)]
+        assert seen == whole[rank:8:2]
+        places.save(str(tmp_path), x.state_dict(), planned=False, rank=rank)
+    one = loader(0, 1)
+    one.load_state_dict(places.load(str(tmp_path)))
+    assert [b.info.ids[0][0] for b in islice(one, 12)] == whole[8:]
+    assert [p.name for p in sorted(tmp_path.iterdir())] == ["thalweg-00000.json", "thalweg-00001.json"]
 
 
 def test_without_a_feed_the_class_is_what_it_was(tmp_path):

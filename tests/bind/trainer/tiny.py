@@ -9,7 +9,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM, TrainerCallback
 
 import thalweg as tw
 
-__all__ = ["SHARED", "TrainerCallback", "feed", "model", "pairs", "samples"]
+__all__ = ["SHARED", "TrainerCallback", "feed", "model", "pairs", "samples", "small_tokenizer"]
 
 SHARED = Path(__file__).resolve().parents[3].parent / "shared"
 
@@ -54,3 +54,14 @@ def pairs(n=24):
         prompt, chosen, rejected = (np.frombuffer(t.encode()[:24], np.uint8).astype(np.int32) % 120 + 3 for t in texts)
         out.append({"prompt_ids": prompt, "chosen_ids": chosen, "rejected_ids": rejected, "id": f"p{i}"})
     return out
+
+
+def small_tokenizer(size=600):
+    """Give Qwen's tokenizer, template and special tokens with few words, learned from the real conversations."""
+    from transformers import AutoTokenizer
+
+    from thalweg.encode import qwen_tokenizer
+
+    rows = json.loads((SHARED / "data/chat/alpaca_en_demo.json").read_text(encoding="utf-8"))[:60]
+    texts = [" ".join(str(v) for v in row.values()) for row in rows]
+    return AutoTokenizer.from_pretrained(str(qwen_tokenizer())).train_new_from_iterator(texts, size)

@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
+from thalweg.check.report import Report
 from thalweg.cli import cli
-from thalweg.cli.demo import job
+from thalweg.cli.demo import corpus, job, prepare, show
 from thalweg.cli.demo.corpus import Corpus
 from thalweg.cli.demo.proof import Proof, Seen
 
@@ -37,11 +38,28 @@ def test_the_demo_is_killed_continued_and_exactly_once_and_its_second_run_finds_
     assert page.count('class="sample"') == 5
     assert "exactly-once" in page
 
-    second = demo(tmp_path)
-    assert second.returncode == 0, second.stderr[-3000:]
-    assert "exactly-once" in second.stdout
-    assert "there already" in second.stderr
-    assert second.stderr.count("0 of 8 tasks to run") == 2
+    said = []  # a second demo begins so
+    root, size = tmp_path / "smoke", job.SMOKE
+    raw = corpus.build(root / "corpus", said.append, limit=size.limit)
+    again = prepare.records(root, raw, size.capacity, said.append)
+    assert any("there already" in line for line in said)
+    assert sum("0 of 8 tasks to run" in line for line in said) == 2
+    assert {name: made.out for name, made in again.items()} == {n: b["out"] for n, b in data["documents"].items()}
+
+
+def test_the_closing_words_say_the_verdict_and_where_to_look(capsys, tmp_path):
+    sets = {name: job.Prepared(name, 8, 6, {}, 5000, True) for name in ("pages", "chat")}
+    for made, words in (
+        (outcome(sets=sets), "exactly-once"),
+        (outcome(sets=sets, proof=Proof(losses=[10.0] * 40)), "the loss fell by"),
+    ):
+        page = Report("demo", job.table(made), show.findings(made))
+        show.closing(made, page, tmp_path / "report.html", 12.3)
+        told = " ".join(capsys.readouterr().out.split())
+        assert words in told
+        assert f"report {tmp_path / 'report.html'}" in told
+        assert "look thalweg inspect chat" in told
+        assert "took 12 s" in told
 
 
 def test_help_of_the_demo_says_what_it_does_and_where_it_writes():

@@ -53,6 +53,7 @@ class TrainBatches:
             self._running = iter(self.loader)
         accumulation = self.loader.options.accumulation
         left = self.steps_per_pass - self._at() % self.steps_per_pass
+        left = min(left, self.steps - self._at())  # a run that is resumed at its end is over
         for _ in range(left * accumulation):
             try:
                 batch = next(self._running)

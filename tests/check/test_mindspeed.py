@@ -1,0 +1,85 @@
+"""Configurations of MindSpeed-MM as they stand, looked at: what training would get, and what is wrong with it."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import thalweg as tw
+from thalweg.cli import cli
+
+pytestmark = pytest.mark.slow
+pytest.importorskip("datasets")
+pytest.importorskip("av")
+pytest.importorskip("soundfile")
+ROOT = Path(__file__).resolve().parents[2]
+COUNT = 15
+CONFIGS = {"data_7b.json": '{\n    "dataset_param"', "omni.yaml": "parallel:\n"}
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    """Both configurations of the reference document in a folder with the data and the models that they name."""
+    document = ROOT.parent / "shared" / "documents" / "async_preprocess_iterable_dataset.txt"
+    if not document.is_file():
+        pytest.skip("../shared/documents is not beside the checkout")
+    text, folder = document.read_text("utf-8"), tmp_path_factory.mktemp("job")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "examples" / "mindspeed"))
+        data, models = (importlib.import_module(name) for name in ("data", "models"))
+        patch.chdir(folder)
+        for name, start in CONFIGS.items():
+            written = text[text.index(start) : text.index("bash examples", text.index(start))].rstrip()
+            Path(name).write_text(written[: written.rindex("\n")].strip() + "\n", "utf-8")
+            from thalweg.bind.mindspeed import load_config
+
+            told = load_config(name).dataset_param
+            models.make(told["preprocess_parameters"]["model_name_or_path"], name.replace("omni", "Qwen3"))
+            data.make(told["basic_parameters"]["dataset"], told["basic_parameters"]["dataset_dir"], COUNT)
+        yield folder
+    for name in ("data", "models"):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture(autouse=True)
+def _there(job, monkeypatch):
+    monkeypatch.chdir(job)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_configuration_as_it_stands_has_no_error(name):
+    report = tw.doctor(name, 40)
+    assert report.ok, str(report)
+    told = {finding.check: finding.level for _, finding in report.verdicts}
+    for check in ("ids inside the embedding table", "prompts off the loss", "answers end", "batches can be made"):
+        assert told[check] == "ok", (check, told)
+
+
+def test_a_fault_in_the_data_or_in_a_key_is_found_and_the_command_ends_with_one():
+    told = json.loads(Path("data_7b.json").read_text("utf-8"))
+    told["dataset_param"]["basic_parameters"]["train_on_prompt"] = True
+    Path("prompts.json").write_text(json.dumps(told))
+    done = CliRunner().invoke(cli, ["doctor", "prompts.json", "-n", "40", "--json"])
+    assert done.exit_code == 1, done.output
+    found = json.loads(done.stdout)
+    assert "prompts off the loss" in {f["check"] for f in found["findings"] if f["level"] == "error"}
+
+
+def test_story_11_mindspeed_mm(capsys):
+    from thalweg.bind.mindspeed import build_mm_dataloader, build_mm_dataset, load_config
+
+    cfg = load_config("data_7b.json")
+    print(cfg)
+    ds = build_mm_dataset(cfg.dataset_param)
+    dl = build_mm_dataloader(
+        ds, cfg.dataloader_param, micro_batch_size=1, seq_length=4096, num_workers=8, seed=42
+    )  # fmt: skip
+    seen = [batch["input_ids"].shape[0] for batch in dl]
+    dl.close()
+    assert seen == [1] * COUNT
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("data_7b.json: megatron")
+    assert any("async_preprocess_buffer_size" in line and "used" in line for line in lines)
