@@ -5,6 +5,7 @@ order, epoch or function.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -218,54 +219,51 @@ def merge(part: NDArray[Any], readers: Sequence[Any], inner: Ints) -> Columns:
         readers: for each source: indices -> columns.
         inner: int64 (n,), index of each row in its source.
     """
-    reads: list[tuple[Ints, Columns]] = []
-    for i, reader in enumerate(readers):
-        mine = np.flatnonzero(part == i)
-        if len(mine) == len(part) and len(part):
-            read: Columns = reader(inner)
-            return read
-        if len(mine):
-            reads.append((mine, reader(inner[mine])))
-    if not reads:
-        empty: Columns = readers[0](inner) if readers else {}
-        return empty
-    names = [k for k in reads[0][1] if all(k in columns for _, columns in reads)]
-    return {k: _interleave([(mine, columns[k]) for mine, columns in reads], len(part)) for k in names}
+    few = part.astype(np.int16) if len(readers) < 1 << 15 else part  # sorted by digits, in a tenth of the time
+    order = few.argsort(kind="stable")  # rows of one source together, as they come
+    ends = np.bincount(part, minlength=len(readers)).cumsum().tolist()
+    mine = inner[order]
+    bounds = [(reader, a, b) for reader, a, b in zip(readers, [0, *ends], ends, strict=False) if a < b]
+    if len(bounds) < 2:
+        read: Columns = (bounds[0][0] if bounds else readers[0])(inner) if readers else {}
+        return read
+    reads = [reader(mine[a:b]) for reader, a, b in bounds]
+    names = [k for k in reads[0] if all(k in columns for columns in reads)]
+    return {k: _interleave(order, [columns[k] for columns in reads]) for k in names}
 
 
-def _interleave(parts: Sequence[tuple[Ints, Any]], n: int) -> Any:
-    """Put the rows of several columns of one name in order."""
-    if all(isinstance(values, Ragged) for _, values in parts):
-        return interleave_ragged(parts, n)
-    if all(isinstance(values, np.ndarray) for _, values in parts):
-        out = np.empty((n, *parts[0][1].shape[1:]), np.result_type(*(v for _, v in parts)))
-        for mine, values in parts:
-            out[mine] = values
+def _interleave(order: Ints, parts: Sequence[Any]) -> Any:
+    """Put the rows of several columns of one name in order; row i of all parts, end to end, is row order[i]."""
+    n = len(order)
+    if all(isinstance(values, Ragged) for values in parts):
+        return interleave_ragged(order, parts)
+    if all(isinstance(values, np.ndarray) for values in parts):
+        out = np.empty((n, *parts[0].shape[1:]), np.result_type(*parts))
+        out[order] = np.concatenate(parts)
         return out
     rows: list[Any] = [None] * n
-    for mine, values in parts:
-        for at, value in zip(mine.tolist(), values, strict=True):
-            rows[at] = value
+    for at, value in zip(order.tolist(), chain.from_iterable(parts), strict=True):
+        rows[at] = value
     return rows
 
 
-def interleave_ragged(parts: Sequence[tuple[Ints, Ragged]], n: int) -> Ragged:
+def interleave_ragged(order: Ints, parts: Sequence[Ragged]) -> Ragged:
     """Put the rows of several ragged columns in order: slices of memory joined, 1.5 times as fast as concatenating."""
-    lengths = np.empty(n, np.int64)
+    n = len(order)
     slices: list[memoryview] = []
-    kind = np.result_type(*(ragged.values for _, ragged in parts))
-    shape = parts[0][1].values.shape[1:]
+    kind = np.result_type(*(ragged.values for ragged in parts))
+    shape = parts[0].values.shape[1:]
     each = kind.itemsize * prod(shape)
-    for mine, ragged in parts:
-        lengths[mine] = ragged.lengths
+    for ragged in parts:
         if not len(ragged.values):  # a view of nothing can't be cast
-            slices += [memoryview(b"")] * len(mine)
+            slices += [memoryview(b"")] * len(ragged)
             continue
         whole = memoryview(np.ascontiguousarray(ragged.values, kind).data).cast("B")
         bounds = (ragged.offsets * each).tolist()
         slices += map(whole.__getitem__, map(slice, bounds[:-1], bounds[1:]))
-    order = np.argsort(np.concatenate([mine for mine, _ in parts]), kind="stable").tolist()
-    joined = bytearray().join(map(slices.__getitem__, order))
+    place = np.empty(n, np.int64)
+    place[order] = np.arange(n)
+    joined = bytearray().join(map(slices.__getitem__, place.tolist()))
     offsets = np.zeros(n + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
+    np.cumsum(np.concatenate([ragged.lengths for ragged in parts])[place], out=offsets[1:])
     return Ragged(np.frombuffer(joined, kind).reshape(-1, *shape), offsets)
