@@ -124,6 +124,34 @@ def resumes(kind: str, *, cached: bool) -> Callable[[Path, Mapping[str, Any]], W
     return start
 
 
+def first_batch(kind: str, *, cached: bool) -> Callable[[Path, Mapping[str, Any]], Work]:
+    """Make feed and loader and take a batch, in a process that has done nothing else; an earlier one kept the sums."""
+
+    def start(folder: Path, _size: Mapping[str, Any]) -> Work:
+        import os
+
+        cache = os.environ["THALWEG_CACHE"] = tempfile.mkdtemp(dir=folder)
+
+        def run() -> Mapping[str, float]:
+            began = time.perf_counter()
+            loader = loader_of(feeds(folder)[kind])
+            next(iter(loader))
+            seconds = time.perf_counter() - began
+            loader.close()
+            return {"units": 1.0, "ms": seconds * 1e3}
+
+        child = os.fork()
+        if not child:
+            run()
+            os._exit(0)
+        os.waitpid(child, 0)
+        if not cached:
+            shutil.rmtree(Path(cache) / "plans", ignore_errors=True)
+        return Work(run)
+
+    return start
+
+
 def throughput(kind: str) -> Callable[[Path, Mapping[str, Any]], Work]:
     """Walk some thousand batches from the first."""
 
@@ -160,6 +188,21 @@ CASES = [
             },
             sizes=HUGE,
             rounds=3,
+        )
+        for kind in ("packed", "mixed")
+    ),
+    *(
+        Case(
+            name=f"first batch of a fresh process at 10^9 samples, {kind}",
+            unit="starts",
+            prepare=prepare,
+            sides={
+                "block cached": Side(first_batch(kind, cached=True)),
+                "cold": Side(first_batch(kind, cached=False)),
+            },
+            sizes=HUGE,
+            rounds=3,
+            warmup=0,
         )
         for kind in ("packed", "mixed")
     ),

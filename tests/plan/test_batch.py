@@ -99,6 +99,8 @@ def test_padding_to_the_longest_wastes_seventy_percent_and_buckets_save_it():
     lengths = spread()
     waste = batch.padding_share(lengths, to=1024)
     assert 0.65 < waste < 0.75
+    assert batch.padding_share([300, 100], to=1024) == pytest.approx(1 - 400 / 2048)  # also where none is so long
+    assert batch.padding_share([300, 100]) == pytest.approx(1 - 400 / 600)
     to_longest = len(lengths) * 1024
     for made in (
         batch.bucket(lengths, [128, 256, 512, 1024], [32, 16, 8, 4], pad_to="boundary"),

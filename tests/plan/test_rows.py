@@ -52,6 +52,12 @@ def slow(docs, offsets, on, *, pad, width, pad_id, align):
     return out
 
 
+def with_labels(docs, on):
+    """Give the same loss as labels of the documents."""
+    rows = [np.where(np.array(o, bool), d, -100) for d, o in zip(docs, on, strict=True)]
+    return Ragged.from_rows(rows, np.int64)
+
+
 # C45 C46 E22
 @given(batches(), st.sampled_from([1, 1, 2, 4]), st.sampled_from([1, 8]), st.booleans(), st.sampled_from([0, 3, 101]))
 @settings(max_examples=300, deadline=None)
@@ -85,6 +91,11 @@ def test_packed_rows_stand_as_the_slow_layout_says(batch, align, multiple, full,
     assert (starts[:, 0] == 0).all()
     assert got.cu_seqlens.dtype == np.int32
     assert got.input_ids.dtype == got.labels.dtype == got.position_ids.dtype == np.int64
+    given_labels = lay_out(
+        docs, offsets, labels=with_labels(docs, on), capacity=width, align=align, pad_id=pad_id
+    )  # fmt: skip
+    assert given_labels.labels.tolist() == got.labels.tolist()
+    assert given_labels.num_label_tokens == got.num_label_tokens
 
 
 # E17 E22
@@ -96,6 +107,8 @@ def test_padded_rows_stand_as_the_slow_layout_says(batch, pad, capacity, pad_id)
     want = slow(docs, offsets, on, pad=pad, width=got.input_ids.shape[1], pad_id=pad_id, align=1)
     assert got.input_ids.tolist() == [r[0] for r in want]
     assert got.labels.tolist() == [r[1] for r in want]
+    given_labels = lay_out(docs, offsets, labels=with_labels(docs, on), packed=False, pad=pad, capacity=capacity)
+    assert given_labels.labels.tolist() == got.labels.tolist()
     assert got.position_ids.tolist() == [r[2] for r in want]
 
 
