@@ -128,7 +128,7 @@ def test_packing_differs_from_epoch_to_epoch_and_is_the_same_again():
 
 
 def test_a_stream_has_no_length_and_says_why():
-    # C28 C28
+    # C28
     loader = FeedLoader(from_stream(docs([3] * 9)).batch(1), topology=Topology())
     with pytest.raises(TypeError, match="a stream has no length"):
         len(loader)
