@@ -234,6 +234,8 @@ def test_types_and_processors_are_known_by_name_or_refused_with_advice(tmp_path,
             kind_of(name)
     with pytest.raises(ConfigError, match=r"unknown dataset_type 'visoin'.*'vision'"):
         kind_of("visoin")
+    with pytest.raises(ConfigError, match=r"unknown dataset_type 'fineweb_ed'.*'fineweb_edu'"):
+        kind_of("fineweb_ed")
     assert set(KINDS) | set(_REFUSED) >= {
         "vision",
         "vision_audio",
