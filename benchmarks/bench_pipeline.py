@@ -160,7 +160,7 @@ def _workers(name: str, writer: str) -> Case:
 
 CASES = [
     _case(
-        "JSONL, two filters, JSONL",
+        "JSONL, two filters, plain JSONL",
         {
             "thalweg, column filters": Side(ours("jsonl", columns=True)),
             "thalweg, Python filters": Side(ours("jsonl")),
@@ -176,15 +176,15 @@ CASES = [
         },
     ),
     _case(
-        "JSONL, two filters, JSONL as each compresses by default",
+        "JSONL, two filters, JSONL compressed by default",
         {
             "thalweg, zstd": Side(ours("zstd")),
             "thalweg, zstd, column filters": Side(ours("zstd", columns=True)),
             "datatrove, gzip": Side(datatrove("gzip"), DATATROVE),
         },
     ),
-    _workers("JSONL, two filters, JSONL (zstd)", "zstd"),
-    _workers("JSONL, two filters, JSONL (plain)", "jsonl"),
+    _workers("JSONL to zstd", "zstd"),
+    _workers("JSONL to plain", "jsonl"),
 ]
 
 if __name__ == "__main__":
