@@ -83,6 +83,11 @@ def test_any_cut_of_a_file_gives_every_line_once_with_the_same_identity(tmp_path
     # D11: which rank reads a document, and after which others, changes nothing of what it is
     assert identity(docs) == identity(again)
     assert len({d.id for d in docs}) == len(texts)
+    raw = (folder / "a.jsonl").read_bytes()
+    for d in docs:  # the place leads back to the line
+        start = int(d.metadata["unit"])
+        first = raw.index(b"\n", start - 1) + 1 if start else 0
+        assert json.loads(raw[first:].split(b"\n")[d.metadata["row"]])["text"] == d.text
 
 
 # D11
@@ -91,7 +96,8 @@ def test_identity_does_not_depend_on_the_order_in_which_files_are_read(tmp_path)
         write(tmp_path, f"{f}.jsonl", lines([{"text": f"{f} {i}"} for i in range(5)]))
     plain, _ = read(tmp_path)
     mixed, _ = read(tmp_path, shuffle_files=True)
-    assert {d.text: d.id for d in plain} == {d.text: d.id for d in mixed}
+    assert {d.text: (d.id, d.metadata) for d in plain} == {d.text: (d.id, d.metadata) for d in mixed}
+    assert [d.text.partition(" ")[2] for d in mixed] == [str(d.metadata["row"]) for d in mixed]
 
 
 # D7

@@ -63,6 +63,8 @@ class Chain:
         for place, step in enumerate(others, 1):
             later = columns_of(others[place:])
             spent = tuple(name for name in known if name not in later)
+            if hasattr(step, "documents_of"):
+                step.documents_of = reader.documents_of
             if hasattr(step, "spent"):
                 step.spent = spent
                 data = step.run_batches(data, self.rank, world_size)

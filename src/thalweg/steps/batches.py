@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LINE = "line"
+WHOLE = "*"  # asked for by steps that write whole documents; there where rows are simple: see `readers.whole_rows`
 
 
 @runtime_checkable
@@ -111,7 +112,12 @@ def _reach(row: Any, names: list[str]) -> Any:
 def without(data: Iterator[Any], columns: Sequence[str]) -> Iterator[Any]:
     """Drop columns that no later step looks at, before they are copied any further."""
     for batch in data:
-        yield batch.drop_columns(list(columns))
+        yield dropped(batch, columns)
+
+
+def dropped(batch: Any, columns: Sequence[str]) -> Any:
+    """Drop columns that are there."""
+    return batch.drop_columns([name for name in columns if name in batch.schema.names])
 
 
 def line_array(block: bytes) -> tuple[pa.LargeBinaryArray, NDArray[np.int64]]:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from thalweg.core.errors import SampleError
+from thalweg.steps.batches import dropped
 from thalweg.steps.step import PipelineStep
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class ColumnFilter(PipelineStep):
         del rank, world_size
         for batch in data:
             mask = self._mask(batch)
-            kept = batch.drop_columns(list(self.spent)).filter(mask)
+            kept = dropped(batch, self.spent).filter(mask)
             if kept.num_rows < batch.num_rows:
                 self.drop(self.reason, batch.num_rows - kept.num_rows)
             if kept.num_rows:

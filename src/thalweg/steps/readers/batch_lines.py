@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from thalweg.core.document import ROW, UNIT
 from thalweg.plan.shard import deal
-from thalweg.steps.batches import LINE, column, line_array, numbers, row_type, rows_of, values_of
+from thalweg.steps.batches import LINE, WHOLE, column, line_array, numbers, row_type, rows_of, values_of
 from thalweg.steps.readers.json_lines import BadLine, Repairs, rows_of_block
+from thalweg.steps.readers.whole_rows import WholeRows, whole_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +33,9 @@ class BatchLines:
         self.reader = reader
         text_key, id_key = reader.text_key, reader.id_key
         names = {"text": text_key, "id": id_key}
-        self.columns = columns
+        self.whole = WHOLE in columns and reader.plain
+        self.seen: dict[str, WholeRows | None] = {}  # file -> how its rows are, by its first block
+        self.columns = columns = tuple(name for name in columns if name != WHOLE)
         self.fields = [names.get(name, name) for name in columns]
         self.text = text_key
         self.decode = msgspec.json.Decoder(row_type([text_key, *self.fields])).decode_lines
@@ -55,23 +58,51 @@ class BatchLines:
     def _batch(self, block: bytes, unit: Unit, first: int) -> tuple[pa.RecordBatch, int]:
         lines, offsets = line_array(block)
         n = len(offsets) - 1
+        rows = np.arange(first, first + n)
+        if self.whole and (found := self._whole(block, unit, rows)) is not None:
+            return self._finish(lines, *found, unit, rows), n
         try:
-            rows = self.decode(block)
+            decoded = self.decode(block)
         except (msgspec.MsgspecError, UnicodeError):
-            rows = []
-        if len(rows) != n:
+            decoded = []
+        if len(decoded) != n:
             return self._carefully(block, unit, first)
-        return self._finish(lines, rows, unit, np.arange(first, first + n)), n
+        return self._finish(lines, *self._asked(decoded), unit, rows), n
 
-    def _finish(self, lines: Any, decoded: list[Any], unit: Unit, rows: NDArray[np.int64]) -> pa.RecordBatch:
+    def _asked(self, decoded: list[Any]) -> tuple[list[Any], dict[str, pa.Array]]:
+        arrays = {name: column(values_of(decoded, f), name) for f, name in zip(self.fields, self.columns, strict=True)}
+        return values_of(decoded, self.text), arrays
+
+    def _whole(
+        self, block: bytes, unit: Unit, rows: NDArray[np.int64]
+    ) -> tuple[list[str | None], dict[str, pa.Array]] | None:
+        """Give texts and columns of whole rows; None where one is not as simple as the file's first block."""
+        reader, start = self.reader, max(unit.start, 0)
+        prefix = unit.file if start == 0 else f"{unit.file}/@{start}"
+        given = {"prefix": prefix, "full": reader.data_folder.full(unit.file), "unit": str(start)}
+        try:
+            if unit.file not in self.seen:
+                shape = whole_rows(msgspec.json.Decoder().decode_lines(block), reader.text_key, reader.id_key)
+                self.seen[unit.file] = shape
+            known = self.seen[unit.file]
+            decoded = [] if known is None else known.decode(block)
+            if known is None or len(decoded) != len(rows):
+                return None
+            found = known.columns(decoded, rows, given, shown=reader.add_file_path)
+        except (msgspec.MsgspecError, UnicodeError, AttributeError, OverflowError):
+            return None
+        nothing = pa.nulls(len(rows))
+        return [row.f0 for row in decoded], {name: found.get(name, nothing) for name in [*self.columns, WHOLE]}
+
+    def _finish(  # noqa: PLR0917
+        self, lines: Any, texts: list[Any], found: dict[str, pa.Array], unit: Unit, rows: NDArray[np.int64]
+    ) -> pa.RecordBatch:
         tally = self.reader.stats.tally
-        tally.made += len(decoded)
-        arrays = [column(values_of(decoded, f), name) for f, name in zip(self.fields, self.columns, strict=True)]
+        tally.made += len(texts)
         start = pa.array([str(max(unit.start, 0))])
-        places = pa.DictionaryArray.from_arrays(numbers(np.zeros(len(decoded), np.int32)), start)
-        columns = [rows_of(lines), places, numbers(rows), *arrays]
-        batch = pa.RecordBatch.from_arrays(columns, [LINE, UNIT, ROW, *self.columns], metadata={"file": unit.file})
-        texts = values_of(decoded, self.text)
+        places = pa.DictionaryArray.from_arrays(numbers(np.zeros(len(texts), np.int32)), start)
+        columns = {LINE: rows_of(lines), UNIT: places, ROW: numbers(rows)} | found
+        batch = pa.RecordBatch.from_arrays([*columns.values()], [*columns], metadata={"file": unit.file})
         if not all(texts):
             tally.drop("no_text", sum(1 for text in texts if not text))
             batch = batch.filter(pa.array(list(map(bool, texts))))
@@ -99,4 +130,4 @@ class BatchLines:
         fresh = b"".join(line for _, line in good)
         decoded = self.decode(fresh) if fresh else []
         array = line_array(fresh)[0] if fresh else pa.array([], pa.large_binary())
-        return self._finish(array, decoded, unit, np.array([n for n, _ in good], np.int64)), lines
+        return self._finish(array, *self._asked(decoded), unit, np.array([n for n, _ in good], np.int64)), lines

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from thalweg.core.errors import ConfigError, SampleError, nearest
+from thalweg.steps.batches import WHOLE
 from thalweg.steps.readers.json_lines import repair
 from thalweg.steps.writers.base import DiskWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from thalweg.core.document import Document
     from thalweg.steps.folder import FolderLike
@@ -28,6 +29,7 @@ class _Open:
     writer: Any = None
     rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     schema: Any = None
+    batches: list[Any] = field(default_factory=list[Any])  # of columns; never while there are rows
 
 
 class ParquetWriter(DiskWriter):
@@ -69,6 +71,56 @@ class ParquetWriter(DiskWriter):
         if use_content_defined_chunking:
             self.options["use_content_defined_chunking"] = True
 
+        self.takes_batches = self.plain and not self._per_document
+
+    # a chain that gives record batches sets it: batch -> its documents, for rows that are not simple
+    documents_of: Any = None
+    columns = ("text", WHOLE)
+
+    def run_batches(self, data: Iterator[Any], rank: int, world_size: int) -> Iterator[Any]:
+        """Write the rows that are left as columns where they are simple, as documents where not."""
+        del world_size
+        name = self.file_of_rank(rank)
+        with self:
+            for batch in data:
+                file = self._current(name)
+                if WHOLE in batch.schema.names:
+                    self._gather(file, batch)
+                    self.stat_update("rows_in_columns", value=batch.num_rows, unit="batch")
+                else:
+                    self._write_columns(file)
+                    documents = list(self.documents_of(batch))
+                    self.append(file, documents)
+                    self.stats["doc_len"].update_many([len(d.text) for d in documents])
+                if self.max_file_size > 0 and self.written(file) >= self.max_file_size:
+                    self._rotate(name)
+                yield batch
+
+    def _gather(self, file: _Open, batch: Any) -> None:
+        """Keep columns until they are a batch; of a kind that the file has not, they are rows like others."""
+        import pyarrow as pa  # noqa: PLC0415
+
+        ids, metadata = batch.column(WHOLE).flatten()
+        fresh = pa.RecordBatch.from_arrays([batch.column("text"), ids, metadata], ["text", "id", "metadata"])
+        known = file.schema or (file.batches[0].schema if file.batches else self.schema)
+        if file.rows or (known is not None and fresh.schema != known):
+            self._write_columns(file)
+            file.rows += fresh.to_pylist()
+            self._write_full(file)
+            return
+        file.batches.append(fresh)
+        if sum(map(len, file.batches)) >= self.batch_size:
+            self._write_columns(file)
+
+    def _write_columns(self, file: _Open) -> None:
+        import pyarrow as pa  # noqa: PLC0415
+
+        if file.batches:
+            table = pa.Table.from_batches(file.batches)
+            self._begin(file, table.schema)
+            file.writer.write_table(table, row_group_size=table.num_rows)
+            file.batches.clear()
+
     def open_file(self, name: str) -> _Open:
         """Begin a file; its schema is settled with its first batch."""
         return _Open(self.output_folder.create(name))
@@ -76,20 +128,18 @@ class ParquetWriter(DiskWriter):
     def append(self, file: _Open, documents: list[Document]) -> None:
         """Gather documents and write whole batches."""
         file.rows += self.rows(documents)
+        self._write_full(file)
+
+    def _write_full(self, file: _Open) -> None:
         while len(file.rows) >= self.batch_size:
             rows, file.rows = file.rows[: self.batch_size], file.rows[self.batch_size :]
             self._write(file, rows)
 
     def _write(self, file: _Open, rows: list[dict[str, Any]]) -> None:
         import pyarrow as pa  # noqa: PLC0415  (only where it is used)
-        import pyarrow.parquet as pq  # noqa: PLC0415
 
         if file.writer is None:
-            file.schema = self.schema or schema_of(rows)
-            # smallest and largest text of a group help no reader, and cost a sixth of the time of writing it
-            known = [name for name in _leaves(file.schema) if name != "text"]
-            settings: dict[str, Any] = {"use_dictionary": False, "write_statistics": known or False, **self.options}
-            file.writer = pq.ParquetWriter(file.raw, file.schema, **settings)
+            self._begin(file, self.schema or schema_of(rows))
         _refuse_new_fields(rows, file.schema)
         try:
             batch = pa.RecordBatch.from_pylist(rows, schema=file.schema)
@@ -100,6 +150,17 @@ class ParquetWriter(DiskWriter):
             raise _misfit(rows, file.schema, error) from error
         file.writer.write_batch(batch)
 
+    def _begin(self, file: _Open, schema: Any) -> None:
+        """Settle the schema, at the first batch."""
+        if file.writer is None:
+            import pyarrow.parquet as pq  # noqa: PLC0415
+
+            file.schema = schema
+            # smallest and largest text of a group help no reader, and cost a sixth of the time of writing it
+            known = [name for name in _leaves(schema) if name != "text"]
+            settings: dict[str, Any] = {"use_dictionary": False, "write_statistics": known or False, **self.options}
+            file.writer = pq.ParquetWriter(file.raw, schema, **settings)
+
     def written(self, file: _Open) -> int:
         """Count the bytes of an open file so far."""
         return int(file.raw.tell())
@@ -107,6 +168,7 @@ class ParquetWriter(DiskWriter):
     def finish(self, file: _Open) -> None:
         """Write what is left and the footer; a file without a row is a file without a column."""
         try:
+            self._write_columns(file)
             if file.rows or file.writer is None:
                 self._write(file, file.rows)
         finally:
@@ -127,9 +189,10 @@ def schema_of(rows: list[dict[str, Any]]) -> Any:
     for name in dict.fromkeys(key for row in rows for key in row):
         try:
             kind = _type_of([row.get(name) for row in rows])
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
             raise SampleError(
-                f"column {name!r} holds values of two kinds: {error}", fix="give schema=, or an adapter that settles it"
+                f"column {name!r} holds values of two kinds, or too large ones: {error}",
+                fix="give schema=, or an adapter that settles it",
             ) from error
         fields.append(pa.field(name, pa.string() if pa.types.is_null(kind) else kind))
     return pa.schema(fields)
