@@ -2,9 +2,9 @@
 
 Both run their own local executor with one worker over the same files, 16 ranks, everything on: statistics,
 provenance and durable commits on our side. Each side has run one document before, so that what its libraries load on
-first use belongs to no side's figure. CPU microseconds a document are the figure to compare: wall time on a busy machine
-says little. What is compared is the sorted list of ids that came out, as a hash. Two workers are compared with one of
-ours, in wall time, on five times the files.
+first use belongs to no side's figure. CPU microseconds a document are the figure to compare: wall time on a busy
+machine says little. What is compared is the sorted list of ids that came out, as a hash. Two workers are compared with
+one of ours, in wall time, on five times the files.
 """
 
 import gzip

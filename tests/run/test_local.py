@@ -8,6 +8,7 @@ import signal
 import pytest
 import zstandard
 
+from thalweg import run
 from thalweg.core.errors import ConfigError, RunError
 from thalweg.core.stats import PipelineStats
 from thalweg.run import LocalPipelineExecutor
@@ -270,3 +271,40 @@ def test_a_pipeline_that_cannot_be_sent_names_the_step(make, tmp_path):
 def test_a_run_without_a_logging_directory_is_refused():
     with pytest.raises(ConfigError, match="logging_dir is missing"):
         LocalPipelineExecutor([[]], tasks=1)
+
+
+# D39
+def test_ranks_start_spread_over_the_given_seconds(tmp_path, corpus, monkeypatch):
+    slept = []
+    monkeypatch.setattr("thalweg.run.task.time.sleep", slept.append)
+    steps = [JsonlReader(str(corpus)), JsonlWriter(str(tmp_path / "out"))]
+    LocalPipelineExecutor(steps, 8, 1, str(tmp_path / "log"), randomize_start_duration=60).run()
+    assert len(slept) == len(set(slept)) == 8
+    assert all(0 <= s <= 60 for s in slept)
+    assert max(slept) - min(slept) > 5
+
+
+# D39 D32
+@pytest.mark.parametrize("kind", ["Local", "Slurm", "Ray", "Jobs"])
+def test_every_executor_spreads_starts_and_runs_after_a_failed_dependency_when_asked(tmp_path, corpus, kind):
+    if kind in {"Ray", "Jobs"}:
+        pytest.importorskip({"Ray": "ray", "Jobs": "huggingface_hub"}[kind], exc_type=ImportError)
+    launched = []
+
+    class Noted(getattr(run, f"{kind}PipelineExecutor")):
+        def launch(self, task, planned):
+            launched.append(task.delay)
+
+    def never(data, rank, world_size):
+        raise ValueError("never")
+        yield
+
+    more = {"time": "1:00", "partition": "p"} if kind == "Slurm" else {}
+    steps = [JsonlReader(str(corpus)), JsonlWriter(str(tmp_path / "out"))]
+    settings = {"tasks": 2, "logging_dir": str(tmp_path / "log"), "randomize_start_duration": 7, **more}
+    settings["depends"] = LocalPipelineExecutor([never], 1, 1, str(tmp_path / "first"))
+    with pytest.raises(RunError, match="ValueError: never"):
+        Noted(steps, **settings).run()
+    assert launched == []
+    Noted(steps, run_on_dependency_fail=True, **settings).run()
+    assert launched == [7]

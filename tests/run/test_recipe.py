@@ -90,3 +90,21 @@ def test_one_directory_stands_for_the_runs_below_it_and_following_ends_when_all_
         ("/logs/b/good", 2, []),
     ]
     assert CliRunner().invoke(cli, ["status", str(tmp_path / "logs/b"), "--follow"]).exit_code == 0
+
+
+# D44
+def test_logs_of_failed_ranks_are_those_of_ranks_that_failed_and_of_no_other_missing_one(tmp_path, corpus):
+    def breaks(data, rank, world_size):
+        if rank == 1:
+            raise ValueError("never")
+        yield from data
+
+    log = tmp_path / "log"
+    with pytest.raises(RunError):
+        LocalPipelineExecutor([JsonlReader(str(corpus)), breaks], 3, 1, str(log), local_tasks=2).run()
+    (log / "logs/task_00002.log").write_text("INFO thalweg.run: rank 2 of 3 begins\n")  # and was killed
+    shown = json.loads(CliRunner().invoke(cli, ["logs", str(log), "--failed", "--json"]).stdout)
+    assert [*shown] == ["1"]
+    assert "ValueError: never" in shown["1"]
+    every = json.loads(CliRunner().invoke(cli, ["logs", str(log), "--json"]).stdout)
+    assert [*every] == ["0", "1", "2"]

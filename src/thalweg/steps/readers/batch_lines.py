@@ -94,7 +94,7 @@ class BatchLines:
         nothing = pa.nulls(len(rows))
         return [row.f0 for row in decoded], {name: found.get(name, nothing) for name in [*self.columns, WHOLE]}
 
-    def _finish(  # noqa: PLR0917
+    def _finish(
         self, lines: Any, texts: list[Any], found: dict[str, pa.Array], unit: Unit, rows: NDArray[np.int64]
     ) -> pa.RecordBatch:
         tally = self.reader.stats.tally

@@ -10,7 +10,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 
 from thalweg.core.document import ROW, SOURCE, UNIT
@@ -19,6 +18,7 @@ from thalweg.steps.batches import numbers
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import numpy as np
     from numpy.typing import NDArray
 
 FILE_PATH = "file_path"

@@ -117,8 +117,8 @@ class ParquetWriter(DiskWriter):
 
         if file.batches:
             table = pa.Table.from_batches(file.batches)
-            self._begin(file, table.schema)
-            file.writer.write_table(table, row_group_size=table.num_rows)
+            writer = file.writer or self._begin(file, table.schema)
+            writer.write_table(table, row_group_size=table.num_rows)
             file.batches.clear()
 
     def open_file(self, name: str) -> _Open:
@@ -138,8 +138,7 @@ class ParquetWriter(DiskWriter):
     def _write(self, file: _Open, rows: list[dict[str, Any]]) -> None:
         import pyarrow as pa  # noqa: PLC0415  (only where it is used)
 
-        if file.writer is None:
-            self._begin(file, self.schema or schema_of(rows))
+        writer = file.writer or self._begin(file, self.schema or schema_of(rows))
         _refuse_new_fields(rows, file.schema)
         try:
             batch = pa.RecordBatch.from_pylist(rows, schema=file.schema)
@@ -148,18 +147,17 @@ class ParquetWriter(DiskWriter):
             batch = pa.RecordBatch.from_pylist([repair(row) for row in rows], schema=file.schema)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
             raise _misfit(rows, file.schema, error) from error
-        file.writer.write_batch(batch)
+        writer.write_batch(batch)
 
-    def _begin(self, file: _Open, schema: Any) -> None:
+    def _begin(self, file: _Open, schema: Any) -> Any:
         """Settle the schema, at the first batch."""
-        if file.writer is None:
-            import pyarrow.parquet as pq  # noqa: PLC0415
+        import pyarrow.parquet as pq  # noqa: PLC0415
 
-            file.schema = schema
-            # smallest and largest text of a group help no reader, and cost a sixth of the time of writing it
-            known = [name for name in _leaves(schema) if name != "text"]
-            settings: dict[str, Any] = {"use_dictionary": False, "write_statistics": known or False, **self.options}
-            file.writer = pq.ParquetWriter(file.raw, schema, **settings)
+        # smallest and largest text of a group help no reader, and cost a sixth of the time of writing it
+        known = [name for name in _leaves(schema) if name != "text"]
+        settings: dict[str, Any] = {"use_dictionary": False, "write_statistics": known or False, **self.options}
+        file.schema, file.writer = schema, pq.ParquetWriter(file.raw, schema, **settings)
+        return file.writer
 
     def written(self, file: _Open) -> int:
         """Count the bytes of an open file so far."""
