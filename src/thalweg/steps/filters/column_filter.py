@@ -64,7 +64,7 @@ class ColumnFilter(PipelineStep):
                 where=self.name,
                 fix="return one boolean for each row",
             )
-        return pc.fill_null(mask, False)
+        return pc.fill_null(mask, False) if mask.null_count else mask
 
     def run(self, data: Documents, rank: int = 0, world_size: int = 1) -> Iterator[Any]:
         """Filter documents, where the chain before this step gives documents."""

@@ -34,7 +34,8 @@ class BatchLines:
         text_key, id_key = reader.text_key, reader.id_key
         names = {"text": text_key, "id": id_key}
         self.whole = WHOLE in columns and reader.plain
-        self.seen: dict[str, WholeRows | None] = {}  # file -> how its rows are, by its first block
+        self.shape: WholeRows | None = None  # how the rows of the newest file that was looked at are
+        self.looked_at: str | None = None
         self.columns = columns = tuple(name for name in columns if name != WHOLE)
         self.fields = [names.get(name, name) for name in columns]
         self.text = text_key
@@ -81,18 +82,30 @@ class BatchLines:
         prefix = unit.file if start == 0 else f"{unit.file}/@{start}"
         given = {"prefix": prefix, "full": reader.data_folder.full(unit.file), "unit": str(start)}
         try:
-            if unit.file not in self.seen:
-                shape = whole_rows(msgspec.json.Decoder().decode_lines(block), reader.text_key, reader.id_key)
-                self.seen[unit.file] = shape
-            known = self.seen[unit.file]
-            decoded = [] if known is None else known.decode(block)
-            if known is None or len(decoded) != len(rows):
+            decoded = self._decoded_whole(block, unit.file)
+            if self.shape is None or len(decoded) != len(rows):
                 return None
-            found = known.columns(decoded, rows, given, shown=reader.add_file_path)
+            found = self.shape.columns(decoded, rows, given, shown=reader.add_file_path)
         except (msgspec.MsgspecError, UnicodeError, AttributeError, OverflowError):
             return None
         nothing = pa.nulls(len(rows))
         return [row.f0 for row in decoded], {name: found.get(name, nothing) for name in [*self.columns, WHOLE]}
+
+    def _decoded_whole(self, block: bytes, file: str) -> list[Any]:
+        """Decode by the shape that is known; where that fails, each file is looked at once."""
+        looked_at = file == self.looked_at
+        if self.shape is not None:
+            try:
+                return self.shape.decode(block)
+            except msgspec.MsgspecError:
+                if looked_at:
+                    raise
+        if looked_at:
+            return []
+        self.looked_at = file
+        rows = msgspec.json.Decoder().decode_lines(block)
+        self.shape = whole_rows(rows, self.reader.text_key, self.reader.id_key)
+        return [] if self.shape is None else self.shape.decode(block)
 
     def _finish(
         self, lines: Any, texts: list[Any], found: dict[str, pa.Array], unit: Unit, rows: NDArray[np.int64]
