@@ -1,6 +1,7 @@
 """The job that the kill loops kill: `python kill_job.py IN OUT LOG TASKS WORKERS WRITER [ray]`."""
 
 import logging
+import os
 import sys
 import time
 
@@ -9,6 +10,8 @@ from thalweg.steps import JsonlReader, JsonlWriter, LambdaFilter, RecordsWriter
 
 
 def keep(doc):
+    while os.path.exists(doc.metadata.get("hold", "")):
+        time.sleep(0.01)  # more kills are to come: the job must not be done before them
     if doc.metadata["n"] % 25 == 0:
         time.sleep(0.002)  # long enough to be hit anywhere
     return doc.metadata["n"] % 3 > 0

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from thalweg.store.records import open_records
 
 JOB = Path(__file__).with_name("kill_job.py")
 TASKS = 8
-LAUNCHES = 60  # after so many the job is taken for one that never finishes
+LAUNCHES = 100  # after so many the job is taken for one that never finishes
 
 
 class Job:
@@ -25,26 +24,24 @@ class Job:
 
     Attributes:
         takes: seconds of an undisturbed launch; kills fall into them.
-        kills: how often each kind of process was killed in the run that counts.
+        kills: how often each kind of process was killed.
+        hold: while this file is there one document in the middle of the last file is not let through: the job
+            cannot be done before it was killed often enough, however fast the machine is.
         sessions: of all launches; every process of a launch is in its session.
     """
 
     def __init__(self, folder, documents, writer="ours"):
         self.folder, self.documents, self.writer = folder, documents, writer
         self.source, self.out, self.log = folder / "in", folder / "out", folder / "log"
-        self.sessions = set()
+        self.sessions, self.kills = set(), {"worker": 0, "parent": 0}
+        self.hold = folder / "hold"
         self.source.mkdir(parents=True)
         each = documents // TASKS
         for f in range(TASKS):
             rows = [{"text": f"document {f} {i} " * 5, "id": f"{f}-{i}", "metadata": {"n": i}} for i in range(each)]
+            if f == TASKS - 1:
+                rows[each // 2]["metadata"]["hold"] = str(self.hold)
             (self.source / f"{f}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-        self.begin_anew()
-
-    def begin_anew(self):
-        """Clear away a job that was done before it was killed often enough: it proves nothing."""
-        self.kills = {"worker": 0, "parent": 0}
-        shutil.rmtree(self.out, ignore_errors=True)
-        shutil.rmtree(self.log, ignore_errors=True)
 
     def command(self, out, log, workers=2, executor="local"):
         words = [JOB, self.source, out, log, TASKS, workers, self.writer, executor]
@@ -118,9 +115,10 @@ def launch_until_done(job, executor, workers_of, random, kills):
     Args:
         executor: "local" or "ray".
         workers_of: process of a launch -> processes that run ranks.
-        kills: how many; a job that is done before them begins anew.
+        kills: how many.
     """
     command = job.command(job.out, job.log, executor=executor)
+    job.hold.touch()
     for _ in range(LAUNCHES):
         process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
@@ -128,7 +126,7 @@ def launch_until_done(job, executor, workers_of, random, kills):
         job.sessions.add(process.pid)
         while process.poll() is None and job.killed < kills:
             if job.next_kind == "parent":
-                wait_for(process, random.uniform(0.1, 0.9) * job.takes)
+                wait_for(process, random.uniform(0, 0.9) * job.takes)
                 if process.poll() is None:
                     job.kill("parent", psutil.Process(process.pid))
                     process.wait(timeout=60)
@@ -139,11 +137,11 @@ def launch_until_done(job, executor, workers_of, random, kills):
             victims = workers_of(process) or victims
             if victims:
                 job.kill("worker", random.choice(victims))
+        if job.killed >= kills:
+            job.hold.unlink(missing_ok=True)
         process.wait(timeout=240)
-        if process.returncode == 0 and job.killed >= kills:
-            return
         if process.returncode == 0:
-            job.begin_anew()
+            return
     raise AssertionError("the job never finished")
 
 

@@ -222,29 +222,27 @@ def check_kills(cluster, folder, documents, seed, kills, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent}:{os.environ.get('PYTHONPATH', '')}")
     job, draws = Job(folder, documents), random.Random(seed)
     job.run_undisturbed()
+    job.hold.touch()
     for _ in range(LAUNCHES):
         settings = {"mem_per_cpu_gb": 0.3, "with_srun": False, "logging_dir": str(job.log), "tasks_per_job": 2}
         steps = pipeline(str(job.source), str(job.out), job.writer)
         executor = SlurmPipelineExecutor(steps, TASKS, "00:10:00", "debug", **settings)
         executor.run()
         if job.killed < kills:
-            cluster.wait(lambda: rank_processes(job.log) or over(cluster), "a rank or the end", 120)
+            cluster.wait(lambda: rank_processes(job.log), "a rank", 120)
             time.sleep(draws.uniform(0, 3))  # from before its first import to after its end
             victims = rank_processes(job.log)
             if victims:
                 strike(job, draws.choice(victims))
                 cluster.ask("scancel", "--user=root")  # the victim may be of an earlier launch
             continue
+        job.hold.unlink(missing_ok=True)
         cluster.wait_for_jobs()
         if not executor.get_incomplete_ranks():
             break
     cluster.wait(lambda: not rank_processes(job.log), "orphans to end")
     job.prove()
     return job
-
-
-def over(cluster):
-    return not set(cluster.jobs().values()) & {"PENDING", "RUNNING", "CONFIGURING", "COMPLETING"}
 
 
 def strike(job, rank):
