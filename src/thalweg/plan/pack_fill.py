@@ -47,16 +47,21 @@ def take_fill(lengths: list[int], keys: list[int], capacity: int) -> tuple[list[
             break
     else:
         spare = free = (left & -left).bit_length() - 1
-    chosen, bit, at = list[int](), 1 << spare, len(steps) - 1
-    while spare < room:
-        at -= 1
+    if free == room:
+        return row, free
+    chosen: list[int] = []
+    bit = 1 << spare
+    for at in range(len(steps) - 2, -1, -1):
         if not steps[at] & bit:  # this amount could not be left before: the document is in the set
             length = lengths.pop(at)
             spare += length
-            bit <<= length
             chosen.append(keys.pop(at))
+            if spare == room:
+                break
+            bit <<= length
     chosen.reverse()
-    return row + chosen, free
+    row += chosen
+    return row, free
 
 
 def take_capped(lengths: list[int], keys: list[int], capacity: int, max_docs: int) -> tuple[list[int], int]:
