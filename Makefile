@@ -54,4 +54,6 @@ $(VENV)/.dev: $(VENV)/.torch pyproject.toml
 	$(PIP) install --progress-bar off -q -e ".[dev]"
 	@# torchtitan asks for an older datasets than the tests of streams use; its loader protocol needs none of it
 	-$(PIP) install --progress-bar off -q --no-deps "torchtitan==0.3.0" "tyro>=1.0" "docstring_parser>=0.16" "typeguard>=4" "spmd_types==0.2.3"
+	@# lmms-engine asks for an older transformers and for packages that need a GPU; its trainer needs none of them
+	-$(PIP) install --progress-bar off -q --no-deps "lmms-engine==0.1.4"
 	@touch $@ $(VENV)/.demo

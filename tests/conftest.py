@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import media_made
 from warm import Warm
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a job that a script put into the background
@@ -45,3 +46,11 @@ def chat_folder():
             return folder
     pytest.skip("../shared/data/chat is not beside the checkout")
     raise AssertionError
+
+
+@pytest.fixture(scope="session")
+def media_files(tmp_path_factory):
+    """A folder with wide.jpg, tall.png, grey.png, stereo.wav, mono.flac and clip.mp4."""
+    folder = tmp_path_factory.mktemp("media")
+    media_made.write(folder)
+    return folder

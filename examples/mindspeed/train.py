@@ -11,6 +11,7 @@ import models
 import torch
 import weights
 
+from thalweg.bind.lmms import sequence_metrics
 from thalweg.bind.mindspeed import build_mm_dataloader, build_mm_dataset, load_config
 
 parser = argparse.ArgumentParser(description=__doc__)
@@ -23,8 +24,7 @@ cfg = load_config(args.config)
 basic, name = cfg.dataset_param["basic_parameters"], cfg.dataset_param["preprocess_parameters"]["model_name_or_path"]
 models.make(name, name)
 data.make(basic["dataset"], basic["dataset_dir"])
-told = {"micro_batch_size": 1, "gradient_accumulation_steps": 1, "seed": 42, "lr": 1e-3, "save": "./save_path"}
-told |= cfg.training
+told = {"micro_batch_size": 1, "gradient_accumulation_steps": 1, "seed": 42, "lr": 1e-3, "save": "out", **cfg.training}
 loader = build_mm_dataloader(
     build_mm_dataset(cfg.dataset_param, parallel=cfg.parallel), cfg.dataloader_param,
     micro_batch_size=told["micro_batch_size"], gradient_accumulation_steps=told["gradient_accumulation_steps"],
@@ -33,8 +33,7 @@ loader = build_mm_dataloader(
 model = weights.load(name, told.get("load"), cfg.model.get("freeze", []), told["seed"])
 optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=told["lr"])
 parts, losses = {"model": model, "optimizer": optimizer, "loader": loader}, []
-checkpoint = Path(told["save"]) / "checkpoint.pt"
-if checkpoint.is_file():
+if (checkpoint := Path(told["save"]) / "checkpoint.pt").is_file():
     kept = torch.load(checkpoint, weights_only=True)
     losses = kept.pop("losses")
     for part, state in kept.items():
@@ -49,7 +48,8 @@ while len(losses) not in {iters, args.stop}:
         if batch.info.last:
             optimizer.step(), optimizer.zero_grad()
             losses, total = [*losses, total], 0.0
-            print(f"step {len(losses)}  loss {losses[-1]:.6f}", flush=True)
+            tokens = [f"{name} {n:.0f}" for name, n in sequence_metrics(batch).items()]
+            print(f"step {len(losses)}  loss {losses[-1]:.6f}", *tokens, sep="  ", flush=True)
             checkpoint.parent.mkdir(parents=True, exist_ok=True)
             state = {part: thing.state_dict() for part, thing in parts.items()}
             torch.save({**state, "losses": losses}, checkpoint.with_suffix(".new"))

@@ -1,3 +1,4 @@
+import io
 import pickle
 
 import numpy as np
@@ -96,3 +97,28 @@ def test_a_conversation_without_an_answer_is_refused(encoder):
     with pytest.raises(EncodeError, match="no token of it would be trained") as caught:
         encoder({"messages": [{"role": "user", "content": "hello?"}]})
     assert caught.value.reason == "no trained token"
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_the_layout_that_was_found_is_said_once_at_a_terminal_and_never_from_a_worker(qwen, monkeypatch, caplog):
+    monkeypatch.setattr("sys.stderr", shown := Terminal())
+    encoder = ChatEncoder(qwen)
+    with caplog.at_level("INFO", logger="thalweg.encode"):
+        for _ in range(3):
+            encoder({"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]})
+        encoder({"instruction": "q", "output": "a", "id": 3})
+    said = ["records read as messages: messages = 'conversations'",
+            "records read as alpaca: instruction = 'instruction', output = 'output'"]  # fmt: skip
+    assert shown.getvalue().splitlines() == [f"thalweg: {line}" for line in said]
+    assert [r.message for r in caplog.records] == said
+    ChatEncoder(qwen, {"messages": "messages"})({"messages": HELLO})
+    encoder._travelled = True  # as an unpickled one
+    encoder({"prompt": "q", "response": "a"})
+    monkeypatch.setattr("sys.stderr", plain := io.StringIO())
+    ChatEncoder(qwen)({"messages": HELLO})
+    assert plain.getvalue() == ""
+    assert len(shown.getvalue().splitlines()) == 2

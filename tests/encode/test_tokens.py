@@ -31,6 +31,12 @@ def test_a_path_without_a_tokenizer_is_named(tmp_path):
         load_tokenizer(tmp_path)
 
 
+def test_a_folder_of_ranks_alone_is_refused_with_how_to_convert_them(tmp_path):
+    (tmp_path / "mine.tiktoken").write_text("YQ== 0\n")
+    with pytest.raises(InputError, match=r"mine\.tiktoken holds ranks.*TikTokenConverter"):
+        load_tokenizer(tmp_path)
+
+
 def test_an_object_that_is_no_tokenizer_is_refused():
     with pytest.raises(ConfigError, match="no tokenizer of transformers"):
         load_tokenizer(3)

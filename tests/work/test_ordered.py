@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from thalweg.core.errors import StalledError, WorkerError
 from thalweg.work.budget import ByteBudget
 from thalweg.work.ordered import OrderedMap
+from thalweg.work.runner import Runner
 
 
 def ours():
@@ -310,6 +311,51 @@ def test_a_call_over_its_time_fails_in_place_with_its_stack(stuck):
     assert [i for i, e in turns if e is None] == [0, 1, *range(2, stuck), *range(stuck + 1, 6)]
     assert "hold.wait" in str(turns[stuck][1])
     hold.set()
+    m.close()
+
+
+class Starts(Runner):
+    """Starts as a worker process does: not before it is let."""
+
+    def __init__(self, call, may):
+        super().__init__(call, str, True)
+        self.may = may
+
+    def begin(self):
+        self.may.wait(30)
+
+    def stack(self):
+        return "importing things"
+
+
+class Clock:
+    """A clock that jumps 100 s at each look, until it has seen enough."""
+
+    def __init__(self, end, then):
+        self.now, self.end, self.then = 0.0, end, then
+
+    def __call__(self):
+        if self.now >= self.end:
+            self.then()
+            return self.now
+        self.now += 100
+        return self.now
+
+
+def test_a_worker_process_may_take_longer_to_start_than_a_stall_and_is_named_when_it_never_does(monkeypatch):
+    may = threading.Event()
+    monkeypatch.setattr("thalweg.work.turns.perf_counter", Clock(1000, may.set))
+    m = OrderedMap(range(6), lambda i: [i], workers=2, stall_after=300, make_runner=lambda: Starts(lambda i: [i], may))
+    assert list(m) == list(range(6))
+    m.close()
+    never = threading.Event()
+    monkeypatch.setattr("thalweg.work.turns.perf_counter", Clock(9000, lambda: None))
+    m = OrderedMap(
+        range(6), lambda i: [i], workers=2, stall_after=300, make_runner=lambda: Starts(lambda i: [i], never)
+    )
+    with pytest.raises(StalledError, match=r"a worker process that starts is busy(.|\n)*importing things"):
+        list(m)
+    never.set()
     m.close()
 
 

@@ -29,14 +29,15 @@ def tokenizer_of(given: Any, lineage: Mapping[str, Any], feed: Any = None) -> An
 def of_stages(feed: Any) -> Any:
     """Give the tokenizer of the last encoder in a feed, None without one."""
     encoder = encoder_of(feed)
-    return None if encoder is None else encoder.tokenizer
+    return None if encoder is None else getattr(encoder, "words", None) or encoder.tokenizer
 
 
 def encoder_of(feed: Any) -> Any:
     """Give the last function of a feed that has a tokenizer, None without one."""
     for stage in reversed(getattr(feed, "stages", ())):
-        if hasattr(getattr(stage, "fn", None), "tokenizer"):
-            return stage.fn
+        fn = getattr(stage, "fn", None)
+        if hasattr(fn, "words") or hasattr(fn, "tokenizer"):
+            return fn
         for _, part in getattr(stage, "feeds", ()):
             found = encoder_of(part)
             if found is not None:

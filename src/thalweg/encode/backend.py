@@ -18,9 +18,12 @@ from numpy.typing import NDArray
 
 from thalweg.core.errors import ConfigError, nearest
 from thalweg.core.extras import need
+from thalweg.encode.ranks import Ranks
 
 Flat: TypeAlias = tuple[NDArray[np.int32], NDArray[np.int64]]  # ids end to end, and n + 1 offsets
 _LOG = logging.getLogger("thalweg.encode")
+ENOUGH = 1 << 20  # characters after which a fast engine is worth its start
+PROOF = 64  # texts of the user's own on which it is proven
 
 # Strings on which tokenizers of one name have been seen to differ: Unicode tables, marks, spaces, unassigned points.
 ODD = (
@@ -35,7 +38,10 @@ ODD = (
 class Backend(Protocol):
     """Turns texts into ids, nothing added before or after them."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """Name of the engine."""
+        ...
 
     def encode(self, texts: Sequence[str], *, special: bool) -> Flat:
         """Encode texts.
@@ -125,6 +131,57 @@ class Python:
         return _flat([encode(t, add_special_tokens=False, split_special_tokens=not special) for t in texts])
 
 
+class Auto:
+    """Begins with the reference, and takes the fastest that proves equal once there is enough text to be worth it.
+
+    A fast engine takes more than a second to load, as long as the reference takes for some megabytes: who looks at a
+    few records never waits for it. Ids are the same before and after. Threads go on while one of them decides.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._now: Backend | None = None
+        self._open, self._seen = True, 0
+        self._texts: list[str] = []
+        self._deciding = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """Name of the engine that is used now."""
+        return self._first().name
+
+    def _first(self) -> Backend:
+        if self._now is None:
+            plain = getattr(self._tokenizer, "backend_tokenizer", None) is None
+            self._open = not plain
+            self._now = Python(self._tokenizer) if plain else reference(self._tokenizer)
+        return self._now
+
+    def encode(self, texts: Sequence[str], *, special: bool) -> Flat:
+        """Encode texts; see `Backend`."""
+        now = self._first()
+        if self._open and self._deciding.acquire(blocking=False):
+            try:
+                now = self._look(texts) if self._open else self._first()
+            finally:
+                self._deciding.release()
+        return now.encode(texts, special=special)
+
+    def _look(self, texts: Sequence[str]) -> Backend:
+        """Count what comes, and decide when it is enough."""
+        self._seen += sum(map(len, texts))
+        self._texts += [text[:4096] for text in texts[: PROOF - len(self._texts)]]
+        if self._seen >= ENOUGH:
+            self._now = choose(self._tokenizer, "auto", self._texts)
+            self._open, self._texts = False, []
+        return self._first()
+
+
+def automatic(tokenizer: Any) -> Auto:
+    """Give the engine that chooses itself, one for all encoders of a tokenizer in this process."""
+    return _shared(tokenizer, Auto)
+
+
 def choose(tokenizer: Any, backend: str, texts: Sequence[str]) -> Backend:
     """Choose a backend; with "auto" the fast one where it proves equal on odd strings and on `texts`.
 
@@ -132,23 +189,29 @@ def choose(tokenizer: Any, backend: str, texts: Sequence[str]) -> Backend:
 
     Args:
         tokenizer: as `load_tokenizer` gives it.
-        backend: "auto", "tokenizers", "fastokens" or "python".
+        backend: "auto", "tokenizers", "fastokens", "tiktoken" or "python".
         texts: a sample of the user's own data, for the proof.
 
     Raises:
-        ConfigError: an unknown name, or a backend that this tokenizer cannot have.
+        ConfigError: an unknown name, or a backend that this tokenizer cannot have, or that gives other ids.
     """
-    names = ("auto", "tokenizers", "fastokens", "python")
+    names = ("auto", "tokenizers", "fastokens", "tiktoken", "python")
     if backend not in names:
         raise ConfigError(f"unknown backend {backend!r}", where="backend=", fix=nearest(backend, names))
     if getattr(tokenizer, "backend_tokenizer", None) is None or backend == "python":
-        if backend in {"tokenizers", "fastokens"}:
+        if backend in {"tokenizers", "fastokens", "tiktoken"}:
             raise ConfigError(f"backend={backend!r} needs a fast tokenizer (tokenizer.json)", fix='backend="auto"')
         return Python(tokenizer)
     if backend == "fastokens":
         return _shared(tokenizer, Fastokens)
     if backend == "tokenizers":
         return reference(tokenizer)
+    if backend == "tiktoken":
+        ranks = _shared(tokenizer, Ranks)
+        differing = first_difference(ranks, reference(tokenizer), [*ODD, *texts])
+        if differing is not None:
+            raise ConfigError(f"tiktoken gives other ids for {differing[:80]!r}", fix='backend="auto"')
+        return ranks
     try:
         fast = _shared(tokenizer, Fastokens)
     except ImportError:
@@ -168,9 +231,9 @@ def reference(tokenizer: Any) -> Tokenizers:
     return _shared(tokenizer, Tokenizers)
 
 
-E = TypeVar("E", Tokenizers, Fastokens)
+E = TypeVar("E", Tokenizers, Fastokens, Ranks, Auto)
 _MAKING = threading.Lock()  # an engine takes seconds: threads that start together wait for one
-_ENGINES: "WeakKeyDictionary[Any, dict[tuple[str, int, int], Any]]" = WeakKeyDictionary()
+_ENGINES: "WeakKeyDictionary[Any, dict[tuple[type[Any], int, int], Any]]" = WeakKeyDictionary()
 
 
 def _shared(tokenizer: Any, kind: type[E]) -> E:
@@ -179,7 +242,7 @@ def _shared(tokenizer: Any, kind: type[E]) -> E:
         engines = _ENGINES.setdefault(tokenizer, {})
     except TypeError:  # an object that cannot be referred to weakly
         return kind(tokenizer)
-    key = (kind.name, len(tokenizer), os.getpid())
+    key = (kind, len(tokenizer), os.getpid())
     if key not in engines:
         with _MAKING:
             if key not in engines:

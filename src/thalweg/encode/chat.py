@@ -4,6 +4,8 @@ Wires layouts, drawing, backend and spans together. Decides where tokens stand t
 conversation without a trained token passes. Knows no file and no batch.
 """
 
+import logging
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,19 +17,22 @@ from numpy.typing import NDArray
 
 from thalweg.core.errors import ConfigError
 from thalweg.core.sample import Sample
-from thalweg.encode.backend import Backend, choose, reference
+from thalweg.encode.backend import Backend, automatic, choose, reference
 from thalweg.encode.conversation import Conversation
 from thalweg.encode.drawing import Drawer, Drawn
 from thalweg.encode.errors import EncodeError, record_id
 from thalweg.encode.layouts import Layout, read, recognise
 from thalweg.encode.length import Encoded, cut_answer, shorter
 from thalweg.encode.media.batches import MediaCollator
-from thalweg.encode.media.families import Limits, Media
+from thalweg.encode.media.families import Limits
+from thalweg.encode.media.models import media_of
 from thalweg.encode.media.placing import Placer
 from thalweg.encode.media.references import Folder
 from thalweg.encode.spans import Spans, by_bytes, by_offsets, by_prefix, labels_of, tidy
 from thalweg.encode.template import unmark
-from thalweg.encode.tokens import Vocabulary, shared_tokenizer, tokenizer_digest
+from thalweg.encode.tokens import Vocabulary, real, shared_tokenizer, tokenizer_digest
+
+_LOG = logging.getLogger("thalweg.encode")
 
 
 class ChatEncoder:
@@ -53,7 +58,8 @@ class ChatEncoder:
         split_special_tokens: True (default): what looks like a special token in a message stays text.
         tool_format: None: tools, calls and results as the template writes them (one that drops them is refused);
             "qwen": as text in ordinary turns.
-        backend: "auto" (fastest that proves equal on the first texts), "tokenizers", "fastokens" or "python".
+        backend: "auto" (the fastest that proves equal on the first texts), or one by name: "tokenizers", "fastokens",
+            "tiktoken", "python".
 
     Attributes:
         counts: what the length limit took: "exchanges dropped", "answers cut"; of this process.
@@ -84,13 +90,13 @@ class ChatEncoder:
         backend: str = "auto",
     ) -> None:
         self._arguments = {k: v for k, v in locals().items() if k not in {"self", "__class__"}}
-        self.tokenizer = shared_tokenizer(tokenizer_or_path)
+        self.words = shared_tokenizer(tokenizer_or_path)
         if max_length is not None and max_length < 1:
             raise ConfigError(f"max_length={max_length} leaves no room for a token", fix="give a larger one, or None")
         self.columns, self.max_length = columns, max_length
-        self.vocabulary = Vocabulary.of(self.tokenizer)
+        self.vocabulary = Vocabulary.of(self.words)
         self.drawer = Drawer(
-            self.tokenizer,
+            self.words,
             train_on=train_on,
             enable_thinking=enable_thinking,
             chat_template=chat_template,
@@ -102,11 +108,13 @@ class ChatEncoder:
         if image_max_pixels is not None:
             areas = replace(areas, image_max_pixels=image_max_pixels)
         model = processor if processor is not None else tokenizer_or_path
-        self.media = model if isinstance(model, Media) else Media.of(model, folder=Folder(media_dir), limits=areas)
-        self.placer = Placer(self.media, self.tokenizer.get_vocab(), decode, self.drawer.template.source)
+        self.media = media_of(model, folder=Folder(media_dir), limits=areas)
+        self.placer = Placer(self.media, self.words.get_vocab(), decode, self.drawer.template.source)
         self.counts: Counter[str] = Counter()
         self._layouts: dict[tuple[str, ...], Layout] = {}
-        self._backend: Backend | None = None if backend == "auto" else choose(self.tokenizer, backend, ())
+        self._said: list[Layout] = []
+        self._travelled = False
+        self._backend: Backend = automatic(self.words) if backend == "auto" else choose(self.words, backend, ())
         self._cuttable: bool | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -117,6 +125,12 @@ class ChatEncoder:
         """Build it again, with the date that templates read as it was."""
         self.__init__(**state["arguments"])  # type: ignore[misc]
         self.drawer.template.set_today(state["today"])
+        self._travelled = True
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer of transformers itself; `words` is the same where ids are enough, and loads in no time."""
+        return real(self.words)
 
     def for_worker(self) -> "ChatEncoder":
         """Give the same to every thread: its engines are configured once, and a copy of a vocabulary takes a second."""
@@ -134,12 +148,17 @@ class ChatEncoder:
     @property
     def digest(self) -> str:
         """Name all that decides the samples: settings, template, its date, and tokenizer."""
-        settings = {
-            k: v for k, v in self._arguments.items() if k not in {"tokenizer_or_path", "backend", "chat_template"}
-        }
+        aside = {"tokenizer_or_path", "backend", "chat_template", "processor", "limits"}
+        settings = {k: v for k, v in self._arguments.items() if k not in aside}
+        settings["media"] = None if self.media is None else self.media.fingerprint
         template = self.drawer.template
         today = template.today.date() if template.reads_today else None
-        return f"{tokenizer_digest(self.tokenizer)}:{settings!r}:{template.source}:{today}"
+        return f"{tokenizer_digest(self.words)}:{settings!r}:{template.source}:{today}"
+
+    @property
+    def fingerprint(self) -> str:
+        """Identity of the function in a feed: what decides the samples, and nothing that use changes."""
+        return self.digest
 
     def __call__(self, record: Mapping[str, Any]) -> Sample:
         """Encode one record, or columns of records where each column is a list of values.
@@ -188,7 +207,7 @@ class ChatEncoder:
         for record in records:
             try:
                 conversation = read(record, self._layout(record))
-                drawn.append(self.drawer.draw(conversation))
+                drawn.append(self._draw(conversation))
                 kept.append(conversation)
             except EncodeError as error:
                 drawn.append(error.named(record_id(record)))
@@ -204,11 +223,15 @@ class ChatEncoder:
             out.append(result.named(record_id(record)) if isinstance(result, EncodeError) else result)
         return out
 
+    def _draw(self, conversation: Conversation) -> Drawn:
+        drawn = self.drawer.draw(conversation)
+        return self.placer.stamped(drawn) if drawn.media else drawn
+
     def _with_rejected(self, encoded: Encoded, source: Conversation) -> "Encoded | EncodeError":
         """Put the answer not preferred beside the preferred one: a pair is one sample."""
         other = Conversation(source.rejected or [], source.tools)
         try:
-            result = self._tokens([self.drawer.draw(other)])[0]
+            result = self._tokens([self._draw(other)])[0]
         except EncodeError as error:
             return error
         if isinstance(result, Encoded):
@@ -222,15 +245,22 @@ class ChatEncoder:
     def _layout(self, record: Mapping[str, Any]) -> Layout:
         key = tuple([k for k, v in record.items() if v is not None])
         if key not in self._layouts:
-            self._layouts[key] = recognise(record, self.columns)
+            layout = self._layouts[key] = recognise(record, self.columns)
+            if self.columns is None and layout not in self._said:
+                self._said.append(layout)
+                self._say(f"records read as {layout}")
         return self._layouts[key]
+
+    def _say(self, what: str) -> None:
+        """Tell the user at a terminal, once and not from each worker; elsewhere it is in the log."""
+        _LOG.info(what)
+        if not self._travelled and sys.stderr is not None and sys.stderr.isatty():
+            sys.stderr.write(f"thalweg: {what}\n")
 
     def _tokens(self, drawn: list[Drawn]) -> "list[Encoded | EncodeError]":
         """Encode renderings together and turn their spans into token spans."""
         if not drawn:
             return []
-        if self._backend is None:
-            self._backend = choose(self.tokenizer, "auto", [d.text[:4096] for d in drawn[:32]])
         plain = [d for d in drawn if d.pieces is None]
         out: dict[int, Encoded | EncodeError] = {}
         try:
@@ -252,10 +282,9 @@ class ChatEncoder:
         return [out[id(d)] for d in drawn]
 
     def _finish(self, drawn: Drawn, ids: NDArray[np.int32], spans: Spans | None) -> "Encoded | EncodeError":
-        assert self._backend is not None
         try:
-            if spans is None and getattr(self.tokenizer, "backend_tokenizer", None) is not None:
-                again, places = reference(self.tokenizer).offsets(drawn.text)
+            if spans is None and getattr(self.words, "backend_tokenizer", None) is not None:
+                again, places = reference(self.words).offsets(drawn.text)
                 spans = by_offsets(places, drawn.spans) if np.array_equal(again, ids) else None
             if spans is None:
                 spans = by_prefix(self._backend, drawn.text, ids, drawn.spans)
@@ -265,13 +294,12 @@ class ChatEncoder:
         if not drawn.media or isinstance(closed, EncodeError):
             return closed
         try:
-            return self.placer.place(closed, drawn.media)
+            return self.placer.place(closed, drawn.media, drawn.measured)
         except EncodeError as error:
             return error
 
     def _pieced(self, drawn: Drawn, pieces: list[tuple[str, int | None]]) -> "Encoded | EncodeError":
         """Encode a rendering that was cut at its special tokens, its texts with special tokens unread."""
-        assert self._backend is not None
         if self._cuttable is None:
             words = [{"role": "user", "content": " a b\n"}, {"role": "assistant", "content": "c"}]
             probe, _ = unmark(self.drawer.template.render(words))
@@ -289,7 +317,6 @@ class ChatEncoder:
         return self._finish(drawn, ids, by_bytes(one, [drawn.text], [drawn.spans], widths)[0])
 
     def _cut_ids(self, pieces: list[tuple[str, int | None]]) -> NDArray[np.int32]:
-        assert self._backend is not None
         flat, offsets = self._backend.encode([text for text, token in pieces if token is None], special=False)
         rows = iter([flat[a:b] for a, b in pairwise(offsets.tolist())])
         return np.concatenate([next(rows) if t is None else np.array([t], np.int32) for _, t in pieces] or [flat])
@@ -325,7 +352,7 @@ class ChatEncoder:
             self.counts["exchanges dropped"] += 1
             conversation = rest
             try:
-                result = self._tokens([self.drawer.draw(conversation)])[0]
+                result = self._tokens([self._draw(conversation)])[0]
             except EncodeError as error:
                 return error
             if isinstance(result, EncodeError):

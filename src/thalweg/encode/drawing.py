@@ -37,6 +37,7 @@ class Drawn:
         weights: of each span.
         pieces: set where the text of a user holds a special token: (text, id) of special tokens, (text, None) of text.
         media: (kind, reference) in the order of the text.
+        measured: measure of each medium, where it was needed for the text.
     """
 
     text: str
@@ -44,6 +45,7 @@ class Drawn:
     weights: list[float]
     pieces: list[tuple[str, int | None]] | None = None
     media: list[tuple[str, Any]] = field(default_factory=list[tuple[str, Any]])
+    measured: list[Any] | None = None
 
 
 class Drawer:

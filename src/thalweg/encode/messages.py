@@ -176,7 +176,9 @@ def _fill(message: Message, value: Any, i: int) -> None:
 
 def _part(message: Message, part: Mapping[str, Any], parts: list[Part], i: int) -> None:
     kind = str(part.get("type", "text"))
-    value = next((part[k] for k in ("value", kind, "text", "url", "path") if part.get(k) is not None), None)
+    media = kind.removeprefix("input_").removesuffix("_url")
+    keys = ("value", kind, "url", "path") if media in MEDIA else ("value", kind, "text")
+    value = next((part[k] for k in keys if part.get(k) is not None), None)
     if isinstance(value, Mapping) and "url" in value:
         value = value["url"]
     if kind in {"text", "input_text", "output_text"}:
@@ -187,7 +189,7 @@ def _part(message: Message, part: Mapping[str, Any], parts: list[Part], i: int) 
         message.thought = (message.thought or "") + str(value or "")
     elif kind in {"tool_call", "tool_calls"}:
         message.tool_calls += _calls(value, i)
-    elif (media := kind.removeprefix("input_").removesuffix("_url")) in MEDIA:
+    elif media in MEDIA:
         parts.append({"type": media, media: value})
     else:
         known = ("text", "image", "video", "audio", "image_url", "reasoning", "tool_call")
@@ -226,7 +228,8 @@ def place_media(messages: list[Message], columns: dict[str, list[Any]]) -> tuple
     """Put the media of the record's columns where the text says `<image>`, `<video>` or `<audio>`.
 
     A placeholder counts in turns of users, tools and system only, and only where the record has media of its kind:
-    elsewhere it is text. Media without any placeholder go before the first user turn, in order.
+    elsewhere it is text. Typed parts that name no medium take the record's, in order. Media without any placeholder go
+    before the first user turn, in order.
 
     Returns:
         The messages with typed parts, and all media in the order of the text.
@@ -236,6 +239,7 @@ def place_media(messages: list[Message], columns: dict[str, list[Any]]) -> tuple
     """
     if not columns and all(type(m.content) is str for m in messages):
         return messages, {}
+    messages, columns = _filled(messages, columns)
     waiting = {kind: list(refs) for kind, refs in columns.items()}
     said = dict.fromkeys(waiting, 0)
     for message in messages:
@@ -266,6 +270,36 @@ def place_media(messages: list[Message], columns: dict[str, list[Any]]) -> tuple
             if part["type"] in MEDIA:
                 found.setdefault(part["type"], []).append(part.get(part["type"]))
     return out, found
+
+
+def _filled(messages: list[Message], columns: dict[str, list[Any]]) -> tuple[list[Message], dict[str, list[Any]]]:
+    """Give typed parts without a medium those of the record's columns, and the columns that are left."""
+    empty: dict[str, int] = {}
+    for message in messages:
+        for part in message.media():
+            if part.get(part["type"]) is None:
+                empty[part["type"]] = empty.get(part["type"], 0) + 1
+    if not empty:
+        return messages, columns
+    for kind, n in empty.items():
+        if n != len(columns.get(kind, ())):
+            raise EncodeError(
+                f"{n} parts of type {kind!r} name none, and {len(columns.get(kind, ()))} {MEDIA[kind]}",
+                reason="media and placeholders differ",
+            )
+    waiting = {kind: iter(columns[kind]) for kind in empty}
+    out: list[Message] = []
+    for message in messages:
+        if isinstance(message.content, str):
+            out.append(message)
+            continue
+        parts: list[Part] = []
+        for part in message.content:
+            kind = part["type"]
+            named = kind not in waiting or part.get(kind) is not None
+            parts.append(part if named else {"type": kind, kind: next(waiting[kind])})
+        out.append(replace(message, content=parts))
+    return out, {kind: refs for kind, refs in columns.items() if kind not in empty}
 
 
 def _split(message: Message, waiting: dict[str, list[Any]], said: Mapping[str, int]) -> str | list[Part]:

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from thalweg.core.errors import ConfigError, nearest
 from thalweg.core.sample import IGNORE_INDEX, Ragged, Sample
-from thalweg.encode.backend import Backend, Flat, choose
+from thalweg.encode.backend import Backend, Flat, automatic, choose
+from thalweg.encode.ends import dress
 from thalweg.encode.errors import EncodeError, record_id
-from thalweg.encode.tokens import Vocabulary, shared_tokenizer, tokenizer_digest
+from thalweg.encode.tokens import Vocabulary, real, shared_tokenizer, tokenizer_digest
 
 
 class TextEncoder:
@@ -27,7 +28,8 @@ class TextEncoder:
         add_eos: put one end-of-text token after the text, unless it was cut.
         max_length: tokens at most, ends included; longer texts are cut at the end and lose their end token.
         split_special_tokens: True (default): what looks like a special token in a text stays text.
-        backend: "auto" (fastest that proves equal on the first texts), "tokenizers", "fastokens" or "python".
+        backend: "auto" (the fastest that proves equal on the first texts), or one by name: "tokenizers", "fastokens",
+            "tiktoken", "python".
 
     Raises:
         ConfigError: the tokenizer has no token that is asked for.
@@ -48,11 +50,10 @@ class TextEncoder:
     ) -> None:
         self._arguments = {k: v for k, v in locals().items() if k not in {"self", "__class__"}}
         self.text, self.max_length, self.split_special_tokens = text, max_length, split_special_tokens
-        self.tokenizer = shared_tokenizer(tokenizer_or_path)
-        self.vocabulary = Vocabulary.of(self.tokenizer)
+        self.words = shared_tokenizer(tokenizer_or_path)
+        self.vocabulary = Vocabulary.of(self.words)
         self.before, self.after = self._ends(add_bos, add_eos)
-        self._name = backend
-        self._backend: Backend | None = None if backend == "auto" else choose(self.tokenizer, backend, ())
+        self._backend: Backend = automatic(self.words) if backend == "auto" else choose(self.words, backend, ())
         if max_length is not None and max_length <= len(self.before):
             raise ConfigError(f"max_length={max_length} leaves no room for text", fix="give a larger one, or None")
 
@@ -86,6 +87,11 @@ class TextEncoder:
         """Build it again."""
         self.__init__(**state)  # type: ignore[misc]
 
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer of transformers itself; `words` is the same where ids are enough, and loads in no time."""
+        return real(self.words)
+
     def for_worker(self) -> "TextEncoder":
         """Give the same to every thread: its engines are configured once, and a copy of a vocabulary takes a second."""
         return self
@@ -94,7 +100,12 @@ class TextEncoder:
     def digest(self) -> str:
         """Name all that decides the ids: settings and tokenizer."""
         settings = {k: v for k, v in self._arguments.items() if k not in {"tokenizer_or_path", "backend"}}
-        return f"{tokenizer_digest(self.tokenizer)}:{settings!r}"
+        return f"{tokenizer_digest(self.words)}:{settings!r}"
+
+    @property
+    def fingerprint(self) -> str:
+        """Identity of the function in a feed: what decides the ids, and nothing that use changes."""
+        return self.digest
 
     def encode_batch(self, texts: Sequence[str]) -> Ragged:
         """Encode texts, ends added, cut to `max_length`.
@@ -105,8 +116,6 @@ class TextEncoder:
         Raises:
             EncodeError: a text that is not valid Unicode (a lone surrogate).
         """
-        if self._backend is None:
-            self._backend = choose(self.tokenizer, self._name, [t[:4096] for t in texts[:64]])
         try:
             flat = self._backend.encode(texts, special=not self.split_special_tokens)
         except (UnicodeEncodeError, TypeError) as error:
@@ -114,7 +123,7 @@ class TextEncoder:
             raise
         if not self.split_special_tokens and self.before:
             flat = _without_first(flat, self.before)
-        return _dress(flat, self.before, self.after, self.max_length)
+        return dress(flat, self.before, self.after, self.max_length)
 
     def __call__(self, sample: Mapping[str, Any]) -> Sample:
         """Encode one sample, or columns of samples where the text column is a list.
@@ -179,32 +188,3 @@ def _without_first(flat: Flat, before: tuple[int, ...]) -> Flat:
     lengths = np.diff(offsets)
     lengths[np.searchsorted(offsets[:-1], doubled, side="right") - 1] -= 1
     return np.delete(ids, doubled), np.concatenate([[0], np.cumsum(lengths)])
-
-
-def _dress(flat: Flat, before: tuple[int, ...], after: tuple[int, ...], limit: int | None) -> Ragged:
-    """Put the same ids before and after each row; rows over the limit are cut and get no end.
-
-    Rows are copied as bytes in one join: a mask over all tokens costs five times as much.
-    """
-    ids, offsets = flat
-    if not before and not after and limit is None:
-        return Ragged(ids, offsets)
-    keep = np.diff(offsets)
-    ends = np.full(len(keep), len(after), np.int64)
-    if limit is not None:
-        whole = keep + len(before) + len(after) <= limit
-        ends[~whole] = 0
-        keep = np.where(whole, keep, np.minimum(keep, limit - len(before)))
-    head, tail = (np.array(side, np.int32).tobytes() for side in (before, after))
-    view = np.ascontiguousarray(ids).data.cast("B")
-    starts, stops = (4 * offsets[:-1]).tolist(), (4 * (offsets[:-1] + keep)).tolist()
-    closes = ends.tolist()
-    if head or not all(closes):
-        parts = [
-            p for a, b, e in zip(starts, stops, closes, strict=True) for p in (head, view[a:b], tail if e else b"")
-        ]
-    else:
-        parts = [p for a, b in zip(starts, stops, strict=True) for p in (view[a:b], tail)]
-    bounds = np.zeros(len(keep) + 1, np.int64)
-    np.cumsum(keep + len(before) + ends, out=bounds[1:])
-    return Ragged(np.frombuffer(bytearray().join(parts), np.int32), bounds)

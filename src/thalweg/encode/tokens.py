@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from thalweg.core.errors import ConfigError, InputError
 from thalweg.core.extras import need
+from thalweg.encode.kept import Kept, kept_or_made
 from thalweg.encode.qwen import byte_alphabet, cache_folder, chatml_template, qwen_tokenizer
 
 __all__ = [
@@ -45,9 +46,13 @@ def load_tokenizer(path_or_object: Any) -> Any:
         try:
             return transformers.AutoTokenizer.from_pretrained(str(path_or_object))
         except (OSError, ValueError) as error:
+            alone = sorted(Path(path_or_object).glob("*.tiktoken")) if Path(path_or_object).is_dir() else []
             raise InputError(
                 f"no tokenizer loads from {str(path_or_object)!r}: {str(error).splitlines()[0]}",
-                fix="give a directory with tokenizer.json, or the hub name while the hub can be reached",
+                fix=f"{alone[0].name} holds ranks, which do not say how text is cut or which tokens are special: give"
+                " the model's tokenizer.json, or convert the ranks once with transformers' TikTokenConverter"
+                if alone
+                else "give a directory with tokenizer.json, or the hub name while the hub can be reached",
             ) from error
     inner = getattr(path_or_object, "tokenizer", None)
     candidate = path_or_object if inner is None else inner
@@ -66,8 +71,13 @@ def shared_tokenizer(path_or_object: Any) -> Any:
     key = str(path_or_object)
     tokenizer = _LOADED.get(key)
     if tokenizer is None:
-        tokenizer = _LOADED[key] = load_tokenizer(path_or_object)
+        tokenizer = _LOADED[key] = kept_or_made(key, lambda: load_tokenizer(key), tokenizer_digest)
     return tokenizer
+
+
+def real(tokenizer: Any) -> Any:
+    """Give the tokenizer of transformers itself, where one out of the cache stands for it."""
+    return tokenizer.real if isinstance(tokenizer, Kept) else tokenizer
 
 
 _LOADED: "WeakValueDictionary[str, Any]" = WeakValueDictionary()
@@ -98,6 +108,22 @@ def tokenizer_digest(tokenizer: Any) -> str:
     Returns:
         32 hex characters.
     """
+    if isinstance(tokenizer, Kept) and tokenizer.is_untouched:
+        return tokenizer.facts.digest
+    ends = [getattr(tokenizer, name, None) for name in ("bos_token_id", "eos_token_id", "pad_token_id")]
+    now = repr([len(tokenizer) if hasattr(tokenizer, "__len__") else None, *ends])
+    try:
+        if (known := _DIGESTS.get(tokenizer, ("", "")))[0] != now:
+            known = _DIGESTS[tokenizer] = (now, _digest(tokenizer))
+    except TypeError:  # an object that cannot be referred to weakly
+        return _digest(tokenizer)
+    return known[1]
+
+
+_DIGESTS: "WeakKeyDictionary[Any, tuple[str, str]]" = WeakKeyDictionary()  # hashing megabytes takes a third of a second
+
+
+def _digest(tokenizer: Any) -> str:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         steps = {"class": type(tokenizer).__name__, "vocab": tokenizer.get_vocab()}

@@ -23,7 +23,7 @@ KNOWN = {
     "ChatEncoder": "thalweg.encode.chat:ChatEncoder",
     "TextEncoder": "thalweg.encode.text:TextEncoder",
     "MediaCollator": "thalweg.encode.media.batches:MediaCollator",
-    "Media": "thalweg.encode.media.families:Media.of",
+    "Media": "thalweg.encode.media.models:media_of",
     "Limits": "thalweg.encode.media.families:Limits",
     "Sampling": "thalweg.encode.media.videos:Sampling",
     "Folder": "thalweg.encode.media.references:Folder",

@@ -47,7 +47,7 @@ class EncodeStep(PipelineStep, Generic[_Encoder]):
         settings = self.arguments.get("settings", {})
         shown = {k: v for k, v in settings.items() if k not in {"backend", "chat_template"}}
         whole = blake2b(self.encoder.digest.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-        return {"tokenizer": tokenizer_digest(self.encoder.tokenizer), "settings": shown, "encoder": whole}
+        return {"tokenizer": tokenizer_digest(self.encoder.words), "settings": shown, "encoder": whole}
 
     @abstractmethod
     def encode(self, documents: list[Document]) -> "list[Sample | EncodeError]":

@@ -69,6 +69,7 @@ class Port:
     remote: bool = False  # calls happen in other processes
     timed: bool = False  # note how long workers computed too: system calls for each job
     running: dict[int, Running] = field(default_factory=dict)  # by thread identity
+    starting: dict[int, Any] = field(default_factory=dict)  # the same, of workers whose process starts
     item_bytes: float = 0.0  # of the results of an item, as last told
     pace: "deque[tuple[float, float, int]]" = field(default_factory=lambda: deque(maxlen=64))  # seconds, CPU, items
 

@@ -24,6 +24,7 @@ from thalweg.work.runner import Sink
 from thalweg.work.stacks import stack_of, stacks
 
 CLOSE_SECONDS = 5.0
+STARTING = 10  # times `stall_after` that worker processes may take to start: imports crawl on a crowded machine
 
 
 class Turn(NamedTuple):
@@ -214,7 +215,8 @@ class Core:
             late = None if self.timeout is None else self._late()
             if late is not None:
                 return late
-            if self.stall_after is not None and waited > self.stall_after:
+            patience = STARTING if port.starting else 1
+            if self.stall_after is not None and waited > patience * self.stall_after:
                 raise self._stalled(waited)
 
     def poll(self) -> "tuple[int, Outcome | None, BaseException | None]":
@@ -257,7 +259,9 @@ class Core:
         port = self.port
         flight = self.reader.read - self.room.next
         stage = "a worker" if port.running else "the reader (source)"
-        remote = [text for running in list(port.running.values()) if (text := running[2].stack())]
+        stage = "a worker process that starts" if port.starting else stage
+        runners = [*port.starting.values(), *(running[2] for running in port.running.values())]
+        remote = [text for runner in runners if (text := runner.stack())]
         where = "\n".join([stacks(), *(f"in a worker process:\n{text}" for text in remote)])
         return StalledError(
             f"nothing came for {waited:.0f} s: the consumer waits for item {self.room.next}, {flight} in flight, "
@@ -278,12 +282,21 @@ def turns_of(messages: Iterator[Message]) -> Iterator[Turn]:
                 yield Turn(item, outcome.outputs, True, outcome.error)
 
 
+def _begin(port: Port, runner: JobRunner) -> None:
+    """Make a worker ready, noted as long as that takes."""
+    port.starting[threading.get_ident()] = runner
+    try:
+        runner.begin()
+    finally:
+        del port.starting[threading.get_ident()]
+
+
 def work(port: Port, runner: JobRunner, job: Job | None = None) -> None:
     """The life of a worker: take the lowest job, run it, note the pace; leave when told."""
     me, given_up, jobs = threading.get_ident(), False, port.jobs
     clock = ThreadClock() if port.timed else None
     try:
-        runner.begin()
+        _begin(port, runner)
         while True:
             job = job or jobs.get()
             if job is None:
@@ -291,7 +304,7 @@ def work(port: Port, runner: JobRunner, job: Job | None = None) -> None:
             if port.closed or job.first > port.limit:
                 job = None
                 continue
-            runner.begin()  # a worker that died starts again here, outside of any call's time
+            _begin(port, runner)  # a worker that died starts again here, outside of any call's time
             start = perf_counter()
             before = clock() if clock else (start, 0.0)
             port.running[me] = (job, start, runner)

@@ -6,7 +6,6 @@ from collections import Counter
 
 import pytest
 
-import thalweg as tw
 from thalweg.bind.llamafactory import Attributes, load_dataset_info
 from thalweg.bind.llamafactory.align import ALIGNED, Align, conversation
 from thalweg.core.errors import ConfigError, InputError
@@ -206,16 +205,3 @@ def test_alpaca_history_is_earlier_turns_and_pairs_have_two_answers():
     got = Align(pair)({"instruction": "i", "chosen": "c", "rejected": "r"})
     assert [t["content"] for t in got["_response"]] == ["c", "r"]
     assert set(conversation(got)) == {"messages", "chosen", "rejected"}
-
-
-def test_a_hub_data_set_is_read_through_datasets_from_its_cache(tmp_path, monkeypatch):
-    datasets = pytest.importorskip("datasets")
-    made = datasets.Dataset.from_list([{"instruction": "q", "input": "", "output": "a"}])
-    monkeypatch.setattr(
-        datasets, "load_dataset", lambda *a, **k: made if (a[0], k["split"]) == ("o/d", "test") else None
-    )
-    (tmp_path / "dataset_info.json").write_text(json.dumps({"h": {"hf_hub_url": "o/d", "split": "test"}}))
-    assert [m["content"] for m in tw.bind.llamafactory.load_dataset_info(tmp_path).feed("h").at(0)["messages"]] == [
-        "q",
-        "a",
-    ]

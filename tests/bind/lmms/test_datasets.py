@@ -27,7 +27,7 @@ from thalweg.bind.lmms.config import FORMATS
 from thalweg.bind.lmms.naive import packs
 from thalweg.bind.lmms.processors import _REFUSED, KINDS, PROCESSORS, kind_of
 from thalweg.bind.lmms.streaming import check_steps
-from thalweg.core.errors import ConfigError, InputError
+from thalweg.core.errors import BudgetError, ConfigError, InputError
 from thalweg.core.topology import Topology
 from thalweg.encode.text import TextEncoder
 
@@ -112,7 +112,7 @@ def test_every_format_works_in_every_mode(place, made, qwen, kind, packing, cls)
     assert Counter(texts(qwen, items)) == Counter(r["text"] for r in ROWS)
     assert all(isinstance(item, list) == packing for item in items)
     batch = dataset.get_collator()(items[:2])
-    assert isinstance(batch["input_ids"], np.ndarray)
+    assert isinstance(batch["input_ids"], torch.Tensor)
     if packing:
         assert all(sum(len(s["input_ids"]) for s in item) <= 96 for item in items)
         assert "attention_mask" not in batch
@@ -337,6 +337,26 @@ def test_the_calls_that_the_engines_trainer_makes_are_answered(place, made):
 # C38
 def test_the_three_figures_of_a_step_are_the_tokens_of_its_batch(place, made):
     dataset = built(MultiModalDataset, config(place("jsonl"), "jsonl", made))
-    batch = {k: torch.from_numpy(v) for k, v in dataset.get_collator()([dataset[0], dataset[1]]).items()}
+    batch = dataset.get_collator()([dataset[0], dataset[1]])
     tokens = len(dataset[0]["input_ids"]) + len(dataset[1]["input_ids"])
     assert sequence_metrics(batch) == {f"perf/global_seq_len_{k}": float(tokens) for k in ("avg", "min", "max")}
+
+
+# C3 C5 C44
+@pytest.mark.parametrize("cls", [MultiModalDataset, MultiModalIterableDataset])
+def test_records_that_cannot_be_encoded_are_counted_and_more_than_the_budget_stops_the_run(tmp_path, made, qwen, cls):
+    rows = [*ROWS, {"text": None}, {"text": 7}]
+    (tmp_path / "odd.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    path = str(tmp_path / "odd.jsonl")
+    with pytest.raises(BudgetError, match=r"2 of \d+ (records|samples).*max_bad=0.01"):
+        list(built(cls, config(path, "jsonl", made)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        kept = built(cls, config(path, "jsonl", made, extra_kwargs={"max_bad": 2}))
+        assert Counter(texts(qwen, list(kept))) == Counter(r["text"] for r in ROWS)
+    if cls is MultiModalIterableDataset:  # other ranks take a step where this one has nothing: it takes one, too
+        told = config(path, "jsonl", made, extra_kwargs={"max_bad": 2})
+        parts = [list(built(cls, told, Topology(rank=r, world=2))) for r in range(2)]
+        assert len(parts[0]) == len(parts[1]) == len(rows) // 2
+        filler = [s for part in parts for s in part if (np.asarray(s["labels"]) == -100).all()]
+        assert 1 <= len(filler) <= 2

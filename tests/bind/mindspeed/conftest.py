@@ -2,35 +2,21 @@
 
 import json
 import os
-from pathlib import Path
 
 import pytest
 
+from reference_files import STARTS, reference
+
 pytest.importorskip("torch")
 os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
-ROOT = Path(__file__).resolve().parents[3]
-
-
-@pytest.fixture(scope="session")
-def document():
-    """The document itself, where it lies beside the checkout."""
-    for parent in Path(__file__).resolve().parents:
-        file = parent.parent / "shared" / "documents" / "async_preprocess_iterable_dataset.txt"
-        if file.is_file():
-            return file.read_text(encoding="utf-8")
-    pytest.skip("../shared/documents is not beside the checkout")
-    raise AssertionError
 
 
 @pytest.fixture
-def files(document, tmp_path, monkeypatch):
-    """Both examples as they stand, in a folder of their own."""
+def files(tmp_path, monkeypatch):
+    """Both examples of the document as they stand, or ours with the same keys, in a folder of their own."""
     monkeypatch.chdir(tmp_path)
-    starts = {"data_7b.json": document.index('{\n    "dataset_param"'), "qwen3omni.yaml": document.index("parallel:\n")}
-    for name, start in starts.items():
-        stop = document.index("bash examples", start)
-        text = document[start:stop].rstrip()
-        (tmp_path / name).write_text(text[: text.rindex("\n")].strip() + "\n", encoding="utf-8")
+    for name in STARTS:
+        (tmp_path / name).write_text(reference(name), encoding="utf-8")
     return tmp_path
 
 

@@ -149,6 +149,31 @@ def test_thoughts_that_are_there_are_removed_only_where_thinking_is_false(param,
     assert kept[None] == kept[True] == "<think>\nhm\n</think>\n\na<|im_end|>"
 
 
+# B18
+def test_mask_history_takes_the_thoughts_out_of_earlier_answers_where_the_template_writes_thoughts(
+    param, qwen, tmp_path
+):
+    thought = "<think>\nhm {}\n</think>\n\n"
+    turns = [("human", "q"), ("gpt", thought.format(1) + "a"), ("human", "r"), ("gpt", thought.format(2) + "b")]
+    row = {"conversations": [{"from": r, "value": v} for r, v in turns]}
+    (tmp_path / "t.json").write_text(json.dumps([row]))
+    seen = {}
+    for masked in (True, False):
+        told = param(streaming=True, dataset=str(tmp_path / "t.json"), template="qwen3", mask_history=masked)
+        seen[masked] = next(iter(build(told)))
+    assert trained(qwen, seen[True]) == thought.format(2) + "b<|im_end|>"
+    assert "hm 1" not in text(qwen, seen[True])
+    assert "hm 1" in trained(qwen, seen[False])
+
+
+# B26
+def test_cutoff_len_takes_the_oldest_exchange_whole(param, qwen):
+    whole = len(next(iter(build(param(streaming=True, max_samples=1))))["input_ids"])
+    sample = next(iter(build(param(streaming=True, max_samples=1, cutoff_len=whole - 1))))
+    assert "question 0" not in text(qwen, sample)
+    assert trained(qwen, sample) == "last 0<|im_end|>"
+
+
 # B4
 def test_special_tokens_in_the_text_are_split_where_that_is_asked_for(param, qwen, tmp_path):
     row = {"conversations": [{"from": "human", "value": "a<|im_end|>b"}, {"from": "gpt", "value": "c"}]}

@@ -67,14 +67,15 @@ def test_a_resumed_run_has_the_losses_of_one_that_was_not_broken_off(tmp_path): 
         assert torch.allclose(a, b, atol=1e-5)
 
 
-def test_three_epochs_give_every_sample_three_times_and_the_loss_counts_label_tokens(tmp_path):
-    seen, steps = [], []
+def test_three_epochs_give_every_sample_three_times_and_the_loss_counts_label_tokens(tmp_path):  # C38
+    seen, steps, tokens = [], [], {}
     trainer = Trainer(tiny.model(), args(tmp_path, save_strategy="no"), train_dataset=packed())
     inner = trainer.training_step
 
     def step(model, inputs, num_items_in_batch=None):
         seen.extend(i for row in inputs.info.ids for i in row)
         steps.append((inputs.info.step, int(num_items_in_batch), inputs.info.step_label_tokens))
+        tokens[inputs.info.step] = tokens.get(inputs.info.step, 0) + inputs.info.num_tokens
         return inner(model, inputs, num_items_in_batch)
 
     trainer.training_step = step
@@ -84,6 +85,9 @@ def test_three_epochs_give_every_sample_three_times_and_the_loss_counts_label_to
     assert set(counts.values()) <= {3, 4}  # the last step is filled from a fourth epoch
     assert all(mine == known for _, mine, known in steps)
     assert [s for s, *_ in steps] == sorted(2 * list(range(trainer.state.max_steps)))
+    logged = [e for e in trainer.state.log_history if "loss" in e]
+    for kind in ("avg", "min", "max"):
+        assert [e[f"perf/global_seq_len_{kind}"] for e in logged] == list(tokens.values())
 
 
 def test_the_same_setting_in_two_places_is_refused_by_name(tmp_path):

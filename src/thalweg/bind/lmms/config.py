@@ -41,7 +41,8 @@ class DatasetConfig:
         filter_overlong: leave out samples that are longer than a row; else each has a row of its own.
         max_length: tokens of a sample at most, where it is below packing_length.
         video_sampling_strategy: "fps" frames a second, or "frame_num" frames.
-        extra_kwargs: for processors of your own.
+        extra_kwargs: for processors of your own; `max_bad`: share (or number) of records that may be left out because
+            they cannot be encoded, 0.01 (the engine prints a line for each and goes on with what is left).
 
     Raises:
         ConfigError: an unknown word, with the nearest right one; a value that cannot be right.
@@ -112,6 +113,12 @@ class DatasetConfig:
     def window(self) -> int | None:
         """Samples of a window of packing_strategy, None for first_fit."""
         return int(self.packing_strategy.removeprefix("window_")) if "window" in self.packing_strategy else None
+
+    @property
+    def max_bad(self) -> float | int:
+        """Share or number of records that may be left out because they cannot be encoded."""
+        told: float | int = self.extra_kwargs.get("max_bad", 0.01)
+        return told
 
     @property
     def longest(self) -> int:

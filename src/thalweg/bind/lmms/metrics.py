@@ -11,11 +11,12 @@ import torch.distributed as dist
 
 
 def tokens_of(batch: Mapping[str, Any]) -> int:
-    """Count the real tokens of a batch: by its mask, else the tokens of documents that are not the padding of a row."""
+    """Count the real tokens of a batch: by its mask, else by its `.info`, else all that is there."""
     mask = batch.get("attention_mask")
     if mask is not None:
         return int(mask.sum())
-    return int(batch["num_tokens"]) if "num_tokens" in batch else int(batch["input_ids"].numel())
+    info = getattr(batch, "info", None)
+    return int(info.num_tokens) if info is not None and info.num_tokens else int(batch["input_ids"].numel())
 
 
 def sequence_metrics(batch: Mapping[str, Any]) -> dict[str, float]:

@@ -14,12 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
+from thalweg.bind.lmms.batches import EngineCollator, Processing, collator
 from thalweg.bind.lmms.config import DatasetConfig
 from thalweg.bind.lmms.formats import Rows, fingerprint, open_rows
 from thalweg.bind.lmms.processors import encoder_of
-from thalweg.bind.mindspeed.collate import MMCollator
-from thalweg.bind.mindspeed.keys import Collate
-from thalweg.core.errors import ConfigError, InputError
+from thalweg.core.errors import BudgetError, ConfigError, InputError
 from thalweg.core.seeds import generator
 from thalweg.core.state import digest
 from thalweg.encode.errors import EncodeError
@@ -78,6 +77,7 @@ class MultiModalDataset(Dataset[Any]):  # type: ignore[misc]
 
         Raises:
             InputError: nothing is there, or no sample is left.
+            BudgetError: more records than `max_bad` cannot be encoded; the first is named with its reason.
             ConfigError: a type, processor or format that cannot be.
         """
         config = self.config
@@ -107,7 +107,7 @@ class MultiModalDataset(Dataset[Any]):  # type: ignore[misc]
     def _counted(self) -> NDArray[np.int32]:
         """Count tokens, -1 for a record that no rule accepts; from the cache folder where they were counted before."""
         rows, encoder = self._built()
-        tokenizer = tokenizer_digest(encoder.tokenizer) if hasattr(encoder, "tokenizer") else repr(encoder)
+        tokenizer = tokenizer_digest(encoder.words) if hasattr(encoder, "words") else repr(encoder)
         key = digest([fingerprint(rows), tokenizer, repr(self.config.processor_config), repr(self.config.extra_kwargs)])
         file = cache_folder() / "lmms" / f"{key}.npy"
         if file.is_file():
@@ -119,7 +119,13 @@ class MultiModalDataset(Dataset[Any]):  # type: ignore[misc]
             made = file.with_suffix(f".{id(self)}.npy")
             np.save(made, lengths)
             made.replace(file)
-        bad = int((lengths < 0).sum())
+        bad, limit = int((lengths < 0).sum()), self.config.max_bad
+        if bad > (limit if isinstance(limit, int) else limit * max(len(rows), 100)):
+            raise BudgetError(
+                f"{bad} of {len(rows)} records cannot be encoded, more than max_bad={limit} allows; the first is record"
+                f" {int(np.argmax(lengths < 0))}: {self._reason(int(np.argmax(lengths < 0)))}",
+                where=str(self.config.dataset_path), fix='repair them, or extra_kwargs={"max_bad": ...}',
+            )  # fmt: skip
         if bad:
             self.counts["not encodable"] = bad
             warnings.warn(f"{bad} of {len(rows)} records cannot be encoded and are left out", UserWarning, stacklevel=4)
@@ -131,6 +137,14 @@ class MultiModalDataset(Dataset[Any]):  # type: ignore[misc]
             return len(encoder(rows[index])["input_ids"])
         except EncodeError:
             return -1
+
+    def _reason(self, index: int) -> str:
+        rows, encoder = self._built()
+        try:
+            encoder(rows[index])
+        except EncodeError as error:
+            return str(error)
+        return "its record changed"
 
     def _built(self) -> tuple[Rows, Any]:
         if self._rows is None:
@@ -161,7 +175,12 @@ class MultiModalDataset(Dataset[Any]):  # type: ignore[misc]
         self._built()
         return [item.tolist() for item in self._items]
 
-    def get_collator(self) -> MMCollator:
+    @property
+    def processor(self) -> Processing:
+        """What the trainer saves beside a checkpoint."""
+        return Processing(self._built()[1])
+
+    def get_collator(self) -> EngineCollator:
         """Give what makes a batch of items."""
         _, encoder = self._built()
         return collator(encoder, packed=self.config.packing)
@@ -172,14 +191,6 @@ class MultiModalDataset(Dataset[Any]):  # type: ignore[misc]
         kept = self._lengths[self._lengths >= 0]
         mean = float(kept.mean()) * (4 + 8) if len(kept) else 0.0  # ids int32 and labels int64
         return {"naive": len(kept) * mean * 1.2, "streaming": float(self.config.packing_length * (4 + 8))}
-
-
-def collator(encoder: Any, *, packed: bool) -> MMCollator:
-    """Give what makes batches of an encoder's samples: padding takes no part in the loss."""
-    told = Collate(ignore_pad_token_for_loss=True, pad_to_multiple_of=1)
-    if getattr(encoder, "media", None) is None:
-        told = Collate("llm", None, ignore_pad_token_for_loss=True, pad_to_multiple_of=1)
-    return MMCollator(told, encoder, packed=packed)
 
 
 def efficiency(items: Sequence[Ints], lengths: NDArray[np.int32], capacity: int) -> float:

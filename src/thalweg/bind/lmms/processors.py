@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 from thalweg.bind.lmms.config import DatasetConfig
 from thalweg.core.errors import ConfigError, nearest
 from thalweg.encode.chat import ChatEncoder
-from thalweg.encode.media.families import Limits, Media
+from thalweg.encode.media.families import Limits
+from thalweg.encode.media.models import media_of
 from thalweg.encode.media.references import Folder
 from thalweg.encode.media.videos import Sampling
 from thalweg.encode.text import TextEncoder
@@ -86,8 +87,7 @@ def _chat(config: DatasetConfig) -> ChatEncoder:
     together = bool(config.extra_kwargs.get("use_audio_in_video", False))
     told: dict[str, Any] = {"folder": folder, "limits": limits(config), "audio_in_video": together}
     model = _model(config)
-    media = model if isinstance(model, Media) else Media.of(model, **told)
-    return ChatEncoder(model, processor=media, **more)
+    return ChatEncoder(model, processor=media_of(model, **told), **more)
 
 
 def _text(config: DatasetConfig) -> TextEncoder:

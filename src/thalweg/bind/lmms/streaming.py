@@ -6,20 +6,23 @@ its own, and how ranks and DataLoader workers share it. The walk is that of a fe
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import numpy as np
 from torch.utils.data import IterableDataset as TorchIterable
 
+from thalweg.bind.lmms.batches import EngineCollator, Processing, collator
 from thalweg.bind.lmms.config import DatasetConfig
 from thalweg.bind.lmms.formats import fingerprint, open_rows
-from thalweg.bind.lmms.naive import collator
 from thalweg.bind.lmms.processors import encoder_of
-from thalweg.bind.mindspeed.collate import MMCollator
 from thalweg.bind.torch.iterable import IterableDataset
 from thalweg.bind.torch.place import agreement, topology
 from thalweg.bind.torch.worker import division
 from thalweg.core.errors import ConfigError
+from thalweg.core.sample import IGNORE_INDEX
 from thalweg.core.topology import Topology
+from thalweg.encode.errors import EncodeError
 from thalweg.feed.open import from_dataset
 
 if TYPE_CHECKING:
@@ -41,6 +44,8 @@ class MultiModalIterableDataset(TorchIterable[Any]):  # type: ignore[misc]
         self._inner: IterableDataset | None = None
         self._given: Mapping[str, Any] | None = None
         self._epoch = 0
+        self._rows: Any = None
+        self._last: Any = None
 
     def build(self) -> None:
         """Open the data; nothing is read but their index.
@@ -55,12 +60,17 @@ class MultiModalIterableDataset(TorchIterable[Any]):  # type: ignore[misc]
         if config.shuffle:
             feed = feed.shuffle(config.data_seed)
         feed = feed.map(
-            self._encoder, on_error="skip", max_bad=1.0, mode="threads", workers=config.filter_overlong_workers
+            self._encoder,
+            on_error="skip",
+            max_bad=config.max_bad,
+            mode="threads",
+            workers=config.filter_overlong_workers,
         )
         if config.packing:
             overlong = "drop" if config.filter_overlong else "alone"
             feed = feed.pack(config.packing_length, policy="next_fit", overlong=overlong)
-        self._feed = feed.batch(1, collate=_AsTheyAre())
+        self._rows = rows
+        self._feed = feed.batch(1, collate=_AsTheyAre() if config.packing else "raw")
 
     def _made(self) -> IterableDataset:
         if self._feed is None:
@@ -81,9 +91,24 @@ class MultiModalIterableDataset(TorchIterable[Any]):  # type: ignore[misc]
         if self._given is not None:
             inner.load_state_dict(self._given)
             self._given = None
+        alone = inner.topology.dp_size * division()[1] == 1
         for batch in inner:
-            (item,) = batch["items"]
-            yield item
+            items = batch["items"] if self.config.packing else batch["samples"]
+            if items:
+                self._last = items[0]
+                yield items[0]
+            elif not alone:  # a record that cannot be encoded: the other ranks take a step here
+                yield self._filler()
+
+    def _filler(self) -> Any:
+        """Give a sample that is out of the loss, in the place of one that cannot be encoded."""
+        index = 0
+        while self._last is None:
+            with suppress(EncodeError):
+                self._last = self._encoder(self._rows[index])
+            index += 1
+        labels = np.full(len(self._last["input_ids"]), IGNORE_INDEX, np.int64)
+        return {**self._last, "labels": labels}
 
     def state_dict(self) -> dict[str, Any]:
         """Give the place after the last item handed over, as plain data."""
@@ -99,11 +124,19 @@ class MultiModalIterableDataset(TorchIterable[Any]):  # type: ignore[misc]
         if self._inner is not None:
             self._inner.set_epoch(epoch)
 
-    def get_collator(self) -> MMCollator:
+    @property
+    def processor(self) -> Processing:
+        """What the trainer saves beside a checkpoint."""
+        return Processing(self._made_encoder())
+
+    def get_collator(self) -> EngineCollator:
         """Give what makes a batch of items."""
+        return collator(self._made_encoder(), packed=self.config.packing)
+
+    def _made_encoder(self) -> Any:
         if self._encoder is None:
             raise ConfigError("the dataset is not built", where=type(self).__name__, fix="dataset.build() first")
-        return collator(self._encoder, packed=self.config.packing)
+        return self._encoder
 
     def __len__(self) -> NoReturn:
         """Refuse: how many rows there will be is not known."""

@@ -117,7 +117,7 @@ def _dummy(encoder: ChatEncoder) -> tuple[int, int, int] | None:
     """Find the tokens around a picture: (before, its place, after); None where the model sees no pictures."""
     if getattr(encoder.media, "image_processor", None) is None or "image" not in encoder.placer.tokens:
         return None
-    known: dict[str, int] = encoder.tokenizer.get_vocab()
+    known: dict[str, int] = encoder.words.get_vocab()
     here = encoder.placer.tokens["image"]
     for place, (before, after) in _BORDERS.items():
         if known.get(place) == here and before in known and after in known:

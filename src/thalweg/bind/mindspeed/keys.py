@@ -39,7 +39,12 @@ class Preprocess:
 
 @dataclass(frozen=True, slots=True)
 class Basic:
-    """`basic_parameters`: which data, how they become samples, and how that is run."""
+    """`basic_parameters`: which data, how they become samples, and how that is run.
+
+    As in LLaMA-Factory, whose names they are, but for one: `cutoff_len` takes the oldest exchanges whole and never cuts
+    within a medium, where the original shortens every turn in proportion. `mask_history` trains the last answer alone,
+    gives it the budget first, and takes the thoughts out of earlier answers where the template writes thoughts.
+    """
 
     cutoff_len: int = 1024
     template: str | None = None

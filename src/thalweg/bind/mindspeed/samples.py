@@ -172,7 +172,10 @@ class Preprocess:
         try:
             aligned = self._aligned(record)
             template = self.param.basic.template if self.param.basic.chat_template is None else None
-            sample = self.encoder(conversation(aligned, _GREETED.get(template or "")))
+            said = conversation(aligned, _GREETED.get(template or ""))
+            if self.param.basic.mask_history and template in _REASONS:
+                said["messages"] = _last_thought(said["messages"])
+            sample = self.encoder(said)
         except EncodeError as error:
             self._left_out(error)
             return None
@@ -195,3 +198,14 @@ class Preprocess:
                 UserWarning,
                 stacklevel=4,
             )
+
+
+def _last_thought(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Take the thoughts out of all answers but the last."""
+    last = max((i for i, m in enumerate(messages) if m["role"] == "assistant"), default=-1)
+    return [
+        {**m, "content": m["content"].rpartition("</think>")[2].lstrip("\n")}
+        if m["role"] == "assistant" and i < last
+        else m
+        for i, m in enumerate(messages)
+    ]

@@ -38,6 +38,9 @@ class TrainBatches:
         passes: of the run: the Trainer's epochs.
         at: gives the steps that were taken.
         collate: a function of samples, or None.
+
+    Attributes:
+        step_tokens: tokens of the last whole step on this rank, padding excluded.
     """
 
     def __init__(self, loader: Loader, steps: int, passes: int, at: Callable[[], int], collate: Collate) -> None:
@@ -46,6 +49,7 @@ class TrainBatches:
         self._at, self._collate = at, collate
         self._running: Iterator[Batch] | None = None
         self._spare: list[Any] = []
+        self.step_tokens = self._tokens = 0
 
     def __iter__(self) -> Iterator[Batch]:
         """Give what is left of the pass; a pass that was broken off goes on with the next row."""
@@ -59,6 +63,9 @@ class TrainBatches:
                 batch = next(self._running)
             except StopIteration:
                 return
+            self._tokens += batch.info.num_tokens
+            if batch.info.last:
+                self.step_tokens, self._tokens = self._tokens, 0
             yield finished(batch, self._collate, self._spare)
 
     def __len__(self) -> int:

@@ -172,6 +172,15 @@ class FeedMixin:
             return dataset
         return self._behind._prepare_dataset(dataset, *args, **kwargs)  # noqa: SLF001
 
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> Any:
+        """Log; beside the loss of training the tokens of the last step on a rank: their mean, least and most."""
+        if self.train_batches is not None and "loss" in logs:
+            mine = torch.tensor([float(self.train_batches.step_tokens)], device=self.args.device)
+            tokens = self.accelerator.gather(mine)
+            found = {"avg": tokens.mean(), "min": tokens.min(), "max": tokens.max()}
+            logs = {**logs, **{f"perf/global_seq_len_{k}": float(v) for k, v in found.items()}}
+        return self._behind.log(logs, *args, **kwargs)
+
     # ---- checkpoints
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:

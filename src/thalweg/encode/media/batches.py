@@ -14,8 +14,9 @@ import numpy as np
 from thalweg.core.sample import IGNORE_INDEX, Sample
 from thalweg.encode.collate import DIALECTS
 from thalweg.encode.collate_samples import columns_of
-from thalweg.encode.media.families import Media
-from thalweg.encode.media.placing import REFERENCES, load, text_positions
+from thalweg.encode.media.models import Seeing
+from thalweg.encode.media.placing import GRIDS, REFERENCES, SIZES, load, text_positions
+from thalweg.encode.media.tiles import even
 from thalweg.encode.spans import labels_of
 from thalweg.plan.rows import lay_out
 
@@ -40,7 +41,7 @@ class MediaCollator:
 
     def __init__(
         self,
-        media: Media,
+        media: Seeing,
         *,
         packed: bool = False,
         pad_id: int = 0,
@@ -54,7 +55,8 @@ class MediaCollator:
         self._arguments = {k: v for k, v in locals().items() if k not in {"self", "__class__"}}
         self.media, self.packed, self.pad_id, self.capacity = media, packed, pad_id, capacity
         self.multiple_of = multiple_of
-        self.always_media, self.dummy, self.kinds, self.threads = always_media, dummy, kinds, threads
+        self.always_media, self.dummy, self.threads = always_media, dummy, threads
+        self.kinds = kinds and not media.flat
 
     def __call__(self, items: Sequence[Any]) -> dict[str, Any]:
         """Make the batch of some rows.
@@ -74,7 +76,7 @@ class MediaCollator:
             rows = self._with_dummy(rows)
         flat = [self._ready(s) for row in rows for s in row]
         with ThreadPoolExecutor(self.threads, thread_name_prefix="thalweg-media") as pool:
-            columns = columns_of(_even(list(pool.map(self._load, flat))))
+            columns = columns_of(even(_even(list(pool.map(self._load, flat)))))
         counts = np.cumsum([0, *map(len, rows)])
         arrays = lay_out(
             columns.tokens,
@@ -98,7 +100,8 @@ class MediaCollator:
         """Leave out what no model takes, and give texts their positions."""
         out = {k: v for k, v in sample.items() if k not in _NOT_MODEL and (self.kinds or k != "mm_token_type_ids")}
         n = len(out["input_ids"])
-        out.setdefault("position_ids", text_positions(n))
+        if not self.media.flat:
+            out.setdefault("position_ids", text_positions(n))
         if self.kinds:
             out.setdefault("mm_token_type_ids", np.zeros(n, np.int64))
         return out
@@ -117,14 +120,16 @@ class MediaCollator:
         n, ids = len(last["input_ids"]), last["input_ids"]
         if labels is None:
             labels = labels_of(ids, np.array([[0, n]]) if spans is None else spans)
-        start = text_positions(n)
-        rest = np.tile(np.arange(n, n + len(added)), (3, 1))
         last["input_ids"] = np.concatenate([ids, added])
         last["labels"] = np.concatenate([labels, np.full(len(added), IGNORE_INDEX)])
-        last["position_ids"] = np.concatenate([last.get("position_ids", start), rest], axis=1)
+        if not self.media.flat:
+            rest = np.tile(np.arange(n, n + len(added)), (3, 1))
+            last["position_ids"] = np.concatenate([last.get("position_ids", text_positions(n)), rest], axis=1)
         kinds = np.array([0, *[1] * measured.tokens, 0], np.int64)
         last["mm_token_type_ids"] = np.concatenate([np.zeros(n, np.int64), kinds])
-        last["images"], last["image_grid_thw"] = [black], np.array([measured.grid], np.int64)
+        last["images"] = [black]
+        last |= {} if measured.grid is None else {GRIDS["image"]: np.array([measured.grid], np.int64)}
+        last |= {} if measured.size is None else {SIZES: np.array([measured.size], np.int64)}
         out = [list(row) for row in rows]
         out[shortest][-1] = last
         return [[_labelled(s) for s in row] for row in out]

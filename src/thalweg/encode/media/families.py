@@ -8,7 +8,7 @@ model's own image processor and feature extractor. Knows no conversation and no 
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 
 from thalweg.core.errors import ConfigError
 from thalweg.core.extras import need
+from thalweg.core.state import digest
 from thalweg.encode.errors import EncodeError
 from thalweg.encode.media.pictures import fit_area, picture, picture_size
 from thalweg.encode.media.references import Folder
 from thalweg.encode.media.sounds import samples, sound_length
-from thalweg.encode.media.videos import Av, Decoder, Sampling, choose_frames, probe, read_frames
+from thalweg.encode.media.stamps import Stamps, times
+from thalweg.encode.media.videos import Av, Clip, Decoder, Sampling, choose_frames, probe, read_frames
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 KINDS = ("image", "video", "audio")
@@ -42,11 +44,15 @@ class Measured:
         tokens: how many tokens stand for it.
         grid: (t, h, w) in patches, for pictures and clips.
         seconds: of the model's time between two steps of t, for clips.
+        times: in seconds, of each step of a clip whose time is written as text.
+        size: height and width in pixels, for pictures that are cut into tiles.
     """
 
     tokens: int
     grid: tuple[int, int, int] | None = None
     seconds: float = 1.0
+    times: tuple[float, ...] = ()
+    size: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +102,13 @@ class Media:
         hears: how the audio tower counts: "halved" twice (Qwen2.5-Omni), or in "windows" of a second, at any length
             (Qwen3-Omni).
         audio_in_video: a clip and the sound behind it are one stretch in the order of time (Omni models only).
+        stamps: the time of a clip's steps is written as text (Qwen3-VL).
 
     Raises:
         ConfigError: an image processor without patches.
     """
+
+    flat = False  # positions are multimodal, in three dimensions
 
     def __init__(
         self,
@@ -113,7 +122,9 @@ class Media:
         behind: str | None = None,
         hears: str = "halved",
         audio_in_video: bool = False,
+        stamps: Stamps | None = None,
     ) -> None:
+        self.stamps = stamps
         self._arguments: dict[str, Any] | None = None
         omni = feature_extractor is not None
         later = hears == "windows"
@@ -153,6 +164,8 @@ class Media:
                 made._arguments = told  # noqa: SLF001 - so that a file can name it
             return made
         parts = [getattr(model, name, None) for name in ("image_processor", "feature_extractor")]
+        if type(model).__name__ == "Qwen3VLProcessor":
+            settings.setdefault("stamps", _stamps(None, need("transformers", why="the processor of a model")))
         return cls(*parts, **settings) if any(p is not None for p in parts) else None
 
     @classmethod
@@ -178,7 +191,15 @@ class Media:
             "qwen3omni", "qwen3_omni"
         ):
             settings.setdefault("hears", "windows")
+        if told.get("model_type", "").startswith("qwen3_vl") or config.get("processor_class") == "Qwen3VLProcessor":
+            settings.setdefault("stamps", _stamps(folder / "video_preprocessor_config.json", transformers))
         return cls(images, sounds, **settings)
+
+    @property
+    def fingerprint(self) -> str:
+        """Name all that decides counts and features."""
+        own = [self.limits, self.clip_step, self.behind, self.hears, self.mixed, self.stamps]
+        return digest([[told_of(p) for p in (self.image_processor, self.feature_extractor)], repr(own)])
 
     def measure(self, kind: str, reference: Any) -> Measured:
         """Count the tokens of a medium from its header.
@@ -193,11 +214,11 @@ class Media:
             width, height = self._picture_size(*picture_size(reference, self.folder))
             return self._grid(1, width, height)
         if kind == "video" and self.image_processor is not None:
-            clip = probe(reference, self.folder, self.decoder)
-            places = choose_frames(clip.frames, clip.fps, self._sampling())
-            width, height = self._frame_size(clip.width, clip.height)
-            measured = self._grid(-(-len(places) // self.pair), width, height)
-            return Measured(measured.tokens, measured.grid, self.pair / max(len(places) / clip.seconds, 1e-9))
+            clip, places, (rows, columns) = self._chosen(reference)
+            grid = (-(-len(places) // self.pair), rows // self.patch, columns // self.patch)
+            tokens = grid[0] * grid[1] * grid[2] // self.merge**2
+            written = () if self.stamps is None else times(places.tolist(), clip.fps, self.pair)
+            return Measured(tokens, grid, self.pair / max(len(places) / clip.seconds, 1e-9), written)
         raise EncodeError(f"this model takes no {kind}", reason=f"model without {kind}", fix="give its processor")
 
     def features(self, kind: str, references: Sequence[Any]) -> Arrays:
@@ -241,8 +262,23 @@ class Media:
     def _frame_size(self, width: int, height: int) -> tuple[int, int]:
         return fit_area(width, height, self.limits.video_max_pixels, self.limits.video_min_pixels)
 
+    def _chosen(self, reference: Any) -> tuple[Clip, NDArray[np.int64], tuple[int, int]]:
+        """Look at a clip: what it is, which frames are taken, and their height and width."""
+        clip = probe(reference, self.folder, self.decoder)
+        rule = self._sampling()
+        if self.stamps is not None:
+            rule = replace(rule, least=min(rule.least, clip.frames))
+        places = choose_frames(clip.frames, clip.fps, rule)
+        width, height = self._frame_size(clip.width, clip.height)
+        if self.stamps is None:
+            return clip, places, self._resized(width, height)
+        return clip, places, self.stamps.resized(len(places), width, height, self.patch * self.merge, self.pair)
+
     def _sampling(self) -> Sampling:
         rule = self.limits.sampling
+        if self.stamps is not None:
+            own = Sampling(self.stamps.fps, self.stamps.many, self.stamps.fewest, 1)
+            return own if rule == Sampling() else rule
         return rule if rule.multiple % self.pair == 0 else Sampling(rule.fps, rule.most, rule.least, self.pair)
 
     def _grid(self, steps: int, width: int, height: int) -> Measured:
@@ -262,13 +298,28 @@ class Media:
         return image if size == image.size else image.resize(size, 3)
 
     def _clip(self, reference: Any) -> tuple[NDArray[np.float32], tuple[int, int, int]]:
-        clip = probe(reference, self.folder, self.decoder)
-        places = choose_frames(clip.frames, clip.fps, self._sampling())
+        _, places, (rows, columns) = self._chosen(reference)
         frames = read_frames(reference, self.folder, self.decoder, places)
-        width, height = self._frame_size(clip.width, clip.height)
-        rows, columns = self._resized(width, height)
         sized = [f.convert("RGB").resize((columns, rows), 3) for f in frames]
         return patches(np.stack([np.asarray(f) for f in sized]), self.image_processor)
+
+
+def told_of(processor: Any) -> str:
+    """Give the settings of a processor of transformers as text; of anything else its type."""
+    settings = processor.to_dict() if hasattr(processor, "to_dict") else {}
+    return f"{type(processor).__name__} {json.dumps(settings, sort_keys=True, default=str)}"
+
+
+def _stamps(written: Path | None, transformers: Any) -> Stamps:
+    """Read how a model takes timed clips from its video processor's file, and where transformers writes the times."""
+    told: dict[str, Any] = {}
+    if written is not None and written.is_file():
+        told = json.loads(written.read_text(encoding="utf-8"))
+    size: dict[str, int] = told.get("size") or {}
+    given = {"least": size.get("shortest_edge"), "most": size.get("longest_edge"), "fps": told.get("fps")}
+    given |= {"fewest": told.get("min_frames"), "many": told.get("max_frames")}
+    inside = hasattr(transformers.ProcessorMixin, "get_text_with_replacements")
+    return Stamps(inside, **{k: v for k, v in given.items() if v is not None})
 
 
 def smart_resize(height: int, width: int, factor: int, least: int, most: int) -> tuple[int, int]:

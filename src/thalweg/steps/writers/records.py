@@ -130,6 +130,7 @@ def lineage_of(step: Any) -> dict[str, Any]:
         return {}
     from thalweg.encode.tokens import tokenizer_digest  # noqa: PLC0415  (steps without an encoder need none of it)
 
-    found: dict[str, Any] = {"tokenizer": tokenizer_digest(encoder.tokenizer), "encoder": encoder.digest}
+    tokenizer = getattr(encoder, "words", None) or encoder.tokenizer
+    found: dict[str, Any] = {"tokenizer": tokenizer_digest(tokenizer), "encoder": encoder.digest}
     found |= {"vocab_size": vocabulary.size, "eos_id": vocabulary.eos_id, "pad_id": vocabulary.pad_id}
     return {name: value for name, value in found.items() if value is not None}
