@@ -163,7 +163,7 @@ class RecordsAsList(RuleBasedStateMachine):
             return
         rec = tw.open_records(self.path)
         assert len(rec) == len(self.model)
-        assert all(map(equal, rec, self.model))
+        assert equal(list(rec), list(self.model))
         for number, rows in self.history.items():
             assert len(tw.open_records(self.path, generation=number)) == len(rows)
 

@@ -46,7 +46,7 @@ def test_processes_write_parts_and_the_order_is_that_of_the_parts(tmp_path):
     assert [p.returncode for p in running] == [0] * 4
     merge_parts(tmp_path / "set")
     rec = tw.open_records(tmp_path / "set")
-    assert all(map(equal, rec, rows))
+    assert equal(list(rec), list(rows))
     assert said <= {"early", rec.fingerprint}
     rec.verify("full")
 
@@ -60,7 +60,7 @@ def test_missing_parts_are_named_and_partial_opens_what_is_there(tmp_path):
     with pytest.raises(RecordsError, match="0, 2, 4"):
         merge_parts(tmp_path / "set")
     rec = tw.open_records(tmp_path / "set", partial=True)
-    assert all(map(equal, rec, token_rows(10) + token_rows(10, seed=1)))
+    assert equal(list(rec), list(token_rows(10) + token_rows(10, seed=1)))
     assert rec.lengths.tolist() == [len(r["input_ids"]) for r in rec]
 
 
@@ -96,7 +96,7 @@ def test_files_put_elsewhere_are_named_and_may_be_moved_in(tmp_path):
         for name in names:
             (tmp_path / f"attempt{k}" / name).rename(tmp_path / "set" / name)
     merge_parts(tmp_path / "set")
-    assert all(map(equal, tw.open_records(tmp_path / "set"), token_rows(40) + token_rows(40, seed=1)))
+    assert equal(list(tw.open_records(tmp_path / "set")), list(token_rows(40) + token_rows(40, seed=1)))
 
 
 def test_a_manifest_that_was_half_written_is_removed_by_the_next_start_and_a_living_one_is_not(tmp_path):
@@ -130,7 +130,7 @@ def test_parts_can_be_appended(tmp_path):
     merge_parts(tmp_path / "set")
     rec = tw.open_records(tmp_path / "set")
     assert rec.generation == 1
-    assert all(map(equal, rec, token_rows(7) + token_rows(5) + token_rows(5, seed=1)))
+    assert equal(list(rec), list(token_rows(7) + token_rows(5) + token_rows(5, seed=1)))
     rec.verify("full")
 
 

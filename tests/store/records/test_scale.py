@@ -90,7 +90,7 @@ print([line.split()[1] for line in open("/proc/self/status") if line.startswith(
 # E39
 def test_a_source_that_can_be_read_only_once_is_written_whole(tmp_path):
     once = iter(token_rows(30))
-    assert all(map(equal, write(tmp_path / "set", once), token_rows(30)))
+    assert equal(list(write(tmp_path / "set", once)), list(token_rows(30)))
     assert next(once, None) is None
 
 

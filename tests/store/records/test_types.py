@@ -46,7 +46,7 @@ def test_any_rows_come_back_as_they_were(tmp_path_factory, rows, shard_bytes):
     path = tmp_path_factory.mktemp("set") / "s"
     rec = write(path, rows, shard_bytes=shard_bytes)
     assert len(rec) == len(rows)
-    assert all(map(equal, rec, rows))
+    assert equal(list(rec), list(rows))
     assert all(equal(rec[i], rows[i]) for i in range(len(rows)))
     assert equal(tw.open_records(path, io="pread")[:], rows)
     rec.verify("full")
@@ -58,7 +58,7 @@ def test_numbers_come_back_exactly_and_date_like_text_stays_text(tmp_path):
     dates = ["2024-01-02"] * 100 + ["n/a"]
     rows = [{"n": v, "mixed": [1, 1.5]} for v in values] + [{"when": d} for d in dates]
     rec = write(tmp_path / "set", rows)
-    assert all(map(equal, rec, rows))
+    assert equal(list(rec), list(rows))
     assert rec.schema["when"] == "str"
     assert [type(v) for v in rec[0]["mixed"]] == [int, float]
 
@@ -74,7 +74,7 @@ def test_neither_first_rows_nor_first_part_decide_the_type(tmp_path, order):
     rows = [row for k in order for row in files[k]]
     rec = write(tmp_path / "set", rows)
     assert len(rec) == 1520
-    assert all(map(equal, rec, rows))
+    assert equal(list(rec), list(rows))
     assert "d" not in rec[1515 if order[0] == 0 else 5]
 
 
@@ -82,7 +82,7 @@ def test_neither_first_rows_nor_first_part_decide_the_type(tmp_path, order):
 def test_a_late_value_of_another_type_changes_no_earlier_one(tmp_path):
     rows = [{"n": i} for i in range(1, 10_000)] + [{"n": "n/a"}]
     rec = write(tmp_path / "set", rows)
-    assert all(map(equal, rec, rows))
+    assert equal(list(rec), list(rows))
     assert rec.schema["n"] == "json"
     with pytest.raises(SampleError, match=r"'n/a' is no int.*row 9999 column 'n'"):
         write(tmp_path / "declared", rows, schema={"n": "int"})
@@ -92,7 +92,7 @@ def test_a_late_value_of_another_type_changes_no_earlier_one(tmp_path):
 def test_absent_is_not_null(tmp_path):
     rows = [{"a": None, "b": 1}, {"b": 2}, {"b": None, "a": np.arange(2)}, {}, {"a": None}]
     rec = write(tmp_path / "set", rows)
-    assert all(map(equal, rec, rows))
+    assert equal(list(rec), list(rows))
     assert rec.read([0, 1, 2], ["b"])["b"] == [1, 2, None]
 
 
