@@ -272,11 +272,11 @@ class Records:
         found = self._opened.decoder.column(ID_HASH, rows, blocks)
         assert isinstance(found, Column)
         if found.kind.base == "null":
-            return hashing.of_text(map(str, rows.tolist()))
+            return hashing.of_row_numbers(rows)
         out = found.values.copy()
         default = np.flatnonzero(out == 0)
         if len(default):
-            out[default] = hashing.of_text(map(str, rows[default].tolist()))
+            out[default] = hashing.of_row_numbers(rows[default])
         return out
 
     # ---- checking
