@@ -179,7 +179,6 @@ CASES = [
         "JSONL, two filters, JSONL compressed by default",
         {
             "thalweg, zstd": Side(ours("zstd")),
-            "thalweg, zstd, column filters": Side(ours("zstd", columns=True)),
             "datatrove, gzip": Side(datatrove("gzip"), DATATROVE),
         },
     ),
