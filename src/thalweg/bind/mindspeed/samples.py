@@ -8,6 +8,7 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -145,9 +146,10 @@ class Preprocess:
 
     @property
     def fingerprint(self) -> str:
-        """Name all that decides the samples."""
+        """Name all that decides the samples; what is overwritten must have the name of what was there."""
         said = None if self.align is None else self.align.fingerprint
-        return digest([self.encoder.digest, repr(self.param.preprocess), repr(self.param.basic), said])
+        basic = replace(self.param.basic, overwrite_cache=False, cache_dir=None, preprocessing_num_workers=None)
+        return digest([self.encoder.digest, repr(self.param.preprocess), repr(basic), said])
 
     def __call__(self, examples: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
         """Encode records together.
