@@ -321,6 +321,7 @@ def test_modes_shuffle_and_last_batches(param, qwen):
     assert sorted(first) == sorted(second) == GOOD
     assert first != second
     assert first == order(loader(param(), sampler, micro_batch_size=3, seed=5))
+    assert first != order(loader(param(), sampler, micro_batch_size=3, seed=6))
     assert len(by_index) == 7
     assert order(loader(param(), {"dataloader_mode": "sampler"}, micro_batch_size=3)) == GOOD
     windows = {"shuffle": True, "shuffle_buffer_size": 8}
@@ -340,9 +341,10 @@ def test_the_collator_is_found_by_name_and_pads_as_told(param, qwen, monkeypatch
     assert isinstance(batch["input_ids"], torch.Tensor)
     assert batch["input_ids"].shape[1] % 8 == 0
     assert (batch["labels"][batch["attention_mask"] == 0] == -100).all()
-    told = {"collate_param": {"collator_id": "llm", "ignore_pad_token_for_loss": False, "pad_to_multiple_of": 32}}
+    told = {"collate_param": {"collator_id": "llm", "ignore_pad_token_for_loss": False, "pad_to_multiple_of": 100}}
     other = next(iter(loader(param(**STREAM), told, micro_batch_size=4)))
-    assert other["input_ids"].shape[1] % 32 == 0
+    assert other["input_ids"].shape[1] % 100 == 0
+    assert (other["attention_mask"] == 0).any()
     assert (other["labels"][other["attention_mask"] == 0] == qwen.pad_token_id).all()
     assert (other["labels"][:, : batch["labels"].shape[1]] == batch["labels"])[batch["attention_mask"] == 1].all()
     with pytest.raises(ConfigError, match=r"collator 'qwn2vl' is unknown.*'qwen2vl'"):
@@ -365,6 +367,7 @@ def test_a_run_that_stops_anywhere_goes_on_with_the_next_batch(param, basic, dl)
     make = lambda: loader(param(**basic), dl, micro_batch_size=2, gradient_accumulation_steps=2, seed=3)
     ids = lambda batches: [b["input_ids"].tolist() for b in batches]
     whole = ids(make())
+    assert [b.info.last for b in make()] == [False, True] * (len(whole) // 2)
     for stop in (1, 2, 4):
         one = make()
         walk = iter(one)
