@@ -225,7 +225,9 @@ _MADE = {}
 
 
 def _encoder(qwen):
-    return _MADE.setdefault(id(qwen), ChatEncoder(qwen))
+    if id(qwen) not in _MADE:
+        _MADE[id(qwen)] = ChatEncoder(qwen)
+    return _MADE[id(qwen)]
 
 
 def test_a_lone_surrogate_costs_one_conversation(qwen):
