@@ -10,9 +10,9 @@ TORCH ?= torch==2.13.0
 demo: $(VENV)/.demo
 	$(BIN)/thalweg demo
 
-# two test files at a time: most of the time tests wait for processes that they started, or killed
+# two test files at a time, the long ones first as they lie: most of the time tests wait for processes that they started
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not soak" -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not soak" -n 2 --dist loadfile --no-loadscope-reorder
 
 test-fast: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "not slow and not soak and not gpu" -x -n 2 --dist loadfile
