@@ -19,7 +19,8 @@ def main():
     store, rank, world, what = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     seed = rank if what == "seed" else 0
-    loader = tw.Loader(feed(41 if what == "data" and rank else 40), seed=seed, ledger=f"{store}.ledger")
+    place = {"topology": tw.Topology(rank, world)} if what == "data" else {}  # said, or found
+    loader = tw.Loader(feed(41 if what == "data" and rank else 40), seed=seed, ledger=f"{store}.ledger", **place)
     if what == "place" and rank:
         loader.set_epoch(3)
     try:

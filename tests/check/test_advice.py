@@ -37,6 +37,11 @@ def test_the_first_advice_fits_the_slowest_stage(costs, change):  # E27 E30 E54
     assert first(**costs) == change
 
 
+def test_advice_names_the_slowest_function_and_what_it_costs():  # E54
+    told = str(advise(Costs(maps={"quick": 0.1, "slow": 0.8}, train=0.1, waited=0.8))[0])
+    assert "functions take 900.0 ms of a batch, most of it slow" in told
+
+
 def test_the_share_of_waiting_is_of_the_whole_step():  # E1
     assert Costs(waited=3.0, transfer=1.0, train=6.0).share == pytest.approx(0.3)
     assert Costs().share == 0.0

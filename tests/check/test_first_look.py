@@ -32,6 +32,8 @@ def test_a_first_look_names_shapes_dtypes_and_ranges_of_every_column():  # E52
 def test_what_is_plainly_wrong_with_a_first_batch_is_an_error(change, words):  # E52
     good = {"input_ids": np.ones((2, 3), int), "labels": np.ones((2, 3), int), "attention_mask": np.ones((2, 3), int)}
     assert plainly_wrong(good) == []
+    one_row = np.array([[-100] * 3, [1] * 3])
+    assert plainly_wrong(good | {"labels": one_row}) == []  # a row without a trained token may be, a batch may not
     (found,) = plainly_wrong(good | change)
     assert found.level == "error"
     assert words in found.what

@@ -101,6 +101,9 @@ def test_the_next_batch_of_a_rank_of_64_is_there_whenever_its_loop_asks(rank):
     loader.close()
     assert len(seen) == 40
     assert sorted(seen) == sorted(made)  # and a rank makes no sample of another
+    alone = FeedLoader(source.shuffle(seed=1).batch(2), topology=tw.Topology(), workers=0)
+    rows = [int(n) for batch in alone for n in batch["input_ids"][:, 0]]
+    assert seen == [n for at in range(2 * rank, len(rows), 128) for n in rows[at : at + 2]]
 
 
 PATH = ("tw.from_", ".cache()", ".shuffle()", ".pack(", ".batch(", "tw.Loader(", "model(**batch)", "backward()")

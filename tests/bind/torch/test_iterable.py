@@ -84,6 +84,18 @@ def test_a_feed_that_can_not_travel_is_refused_with_the_remedy():
         pickle.dumps(IterableDataset(feed))
 
 
+def test_a_state_that_was_given_and_not_used_yet_is_given_back():
+    ds, again = (IterableDataset(feeds()["planned"]) for _ in range(2))
+    it = iter(ds)
+    seen = [next(it) for _ in range(5)]
+    again.load_state_dict(ds.state_dict())
+    assert again.state_dict() == ds.state_dict()
+    other = IterableDataset(feeds()["planned"])
+    other.load_state_dict(again.state_dict())
+    assert next(iter(other))["input_ids"].tolist() == next(it)["input_ids"].tolist()
+    assert len(seen) == 5
+
+
 def test_what_a_torch_loader_decides_is_refused():
     with pytest.raises(ConfigError, match="device"):
         IterableDataset(feeds()["stream"], device="cpu")
