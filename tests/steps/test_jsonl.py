@@ -257,6 +257,23 @@ def test_what_is_written_is_read_back(tmp_path, compression):
     assert writer.stats["doc_len"].n == len(ROWS)
 
 
+@pytest.mark.parametrize(
+    ("name", "given", "file"),
+    [
+        (None, "auto", "00000.jsonl.zst"),
+        ("${rank}.jsonl.gz", "auto", "00000.jsonl.gz"),
+        ("${rank}.jsonl.zst", "auto", "00000.jsonl.zst"),
+        ("${rank}.jsonl", "infer", "00000.jsonl"),
+        ("${rank}.jsonl.gz", "zstd", "00000.jsonl.gz.zst"),
+    ],
+)
+def test_the_ending_of_a_name_says_the_compression_where_nothing_else_does(tmp_path, name, given, file):
+    list(JsonlWriter(str(tmp_path), name, given)([Document("a", "1")]))
+    assert [p.name for p in tmp_path.iterdir()] == [file]
+    (back,) = JsonlReader(str(tmp_path))()
+    assert back.text == "a"
+
+
 # D10
 def test_names_carry_the_rank_and_metadata_and_files_rotate(tmp_path):
     docs = [Document("x" * 100, str(i), metadata={"lang": "de" if i % 2 else "en"}) for i in range(20)]

@@ -33,7 +33,8 @@ class JsonlWriter(DiskWriter):
     """Writes JSONL.
 
     Args:
-        compression: "zstd", "gzip", "infer" from the name, or None.
+        compression: "auto" is what the name's ending says, else zstd; "infer": what it says, else none; "zstd", "gzip"
+            or None.
         level: of the codec; None is zstd 3, gzip 6.
         Others: see `DiskWriter`.
 
@@ -48,7 +49,7 @@ class JsonlWriter(DiskWriter):
         self,
         output_folder: FolderLike,
         output_filename: str | None = None,
-        compression: str | None = "zstd",
+        compression: str | None = "auto",
         adapter: Callable[..., dict[str, Any]] | None = None,
         expand_metadata: bool = False,
         max_file_size: int | str = -1,
@@ -57,10 +58,13 @@ class JsonlWriter(DiskWriter):
         level: int | None = None,
     ) -> None:
         name = output_filename or self.default_output_filename
-        if compression == "infer":
-            compression = next((c for c, end in ENDINGS.items() if name.endswith(end)), None)
+        if compression in {"auto", "infer"}:
+            other = "zstd" if compression == "auto" else None
+            compression = next((c for c, end in ENDINGS.items() if name.endswith(end)), other)
         if compression is not None and compression not in ENDINGS:
-            raise ConfigError(f"compression={compression!r} is unknown", fix=nearest(compression, [*ENDINGS, "infer"]))
+            raise ConfigError(
+                f"compression={compression!r} is unknown", fix=nearest(compression, ["auto", *ENDINGS, "infer"])
+            )
         ending = ENDINGS.get(compression or "", "")
         name = name if name.endswith(ending) else name + ending
         super().__init__(output_folder, name, adapter, expand_metadata, max_file_size, save_media_bytes)
