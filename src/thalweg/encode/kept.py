@@ -155,6 +155,12 @@ def _key(folder: Path) -> str | None:
     return hashed.hexdigest()
 
 
+def stamps(folder: Path) -> list[tuple[str, int, int]]:
+    """Give name, size and time of change of each file of a tokenizer's folder; empty where it is none."""
+    told = ((file.name, file.stat()) for file in _files(folder))
+    return [(name, status.st_size, status.st_mtime_ns) for name, status in told]
+
+
 def _files(folder: Path) -> Iterator[Path]:
     found = {file for pattern in _FILES for file in folder.glob(pattern)}
     return (file for file in sorted(found) if file.is_file() and file.stat().st_size <= _LARGEST)

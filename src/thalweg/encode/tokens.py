@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from thalweg.core.errors import ConfigError, InputError
 from thalweg.core.extras import need
-from thalweg.encode.kept import Kept, kept_or_made
+from thalweg.encode.kept import Kept, kept_or_made, stamps
 from thalweg.encode.qwen import byte_alphabet, cache_folder, chatml_template, qwen_tokenizer
 
 __all__ = [
@@ -65,13 +65,17 @@ def load_tokenizer(path_or_object: Any) -> Any:
 
 
 def shared_tokenizer(path_or_object: Any) -> Any:
-    """Load a tokenizer as `load_tokenizer` does, one object for all encoders of this process that name one path."""
+    """Load a tokenizer as `load_tokenizer` does, one object for all encoders of this process that name one path.
+
+    Files that have changed since are another tokenizer.
+    """
     if not isinstance(path_or_object, (str, Path)):
         return load_tokenizer(path_or_object)
-    key = str(path_or_object)
+    path = str(path_or_object)
+    key = (path, *stamps(Path(path)))
     tokenizer = _LOADED.get(key)
     if tokenizer is None:
-        tokenizer = _LOADED[key] = kept_or_made(key, lambda: load_tokenizer(key), tokenizer_digest)
+        tokenizer = _LOADED[key] = kept_or_made(path, lambda: load_tokenizer(path), tokenizer_digest)
     return tokenizer
 
 
@@ -80,7 +84,7 @@ def real(tokenizer: Any) -> Any:
     return tokenizer.real if isinstance(tokenizer, Kept) else tokenizer
 
 
-_LOADED: "WeakValueDictionary[str, Any]" = WeakValueDictionary()
+_LOADED: "WeakValueDictionary[tuple[Any, ...], Any]" = WeakValueDictionary()
 
 
 class _Model(msgspec.Struct):
