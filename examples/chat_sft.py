@@ -22,9 +22,9 @@ with open("chat.jsonl", "w", encoding="utf-8") as file:
                 turns = [question, {"role": "assistant", "content": answer}]
                 file.write(json.dumps({"id": f"{module.__name__}.{name}", "messages": turns}) + "\n")
 
-# Encode once and keep the samples; shuffle, fill rows of 512 tokens, two rows a batch.
-feed = tw.from_files("chat.jsonl", id="id").map(ChatEncoder(qwen_tokenizer(), max_length=512))
-feed = feed.cache().shuffle().pack(512).batch(2)
+# Encode once and keep the samples; shuffle, fill rows of 256 tokens, two rows a batch.
+feed = tw.from_files("chat.jsonl", id="id").map(ChatEncoder(qwen_tokenizer(), max_length=256))
+feed = feed.cache().shuffle().pack(256).batch(2)
 print(tw.inspect(feed, n=1))  # trained tokens stand in brackets
 
 torch.manual_seed(0)
