@@ -109,3 +109,48 @@ def test_a_missing_extra_names_its_pip_command(monkeypatch):
 
 def test_input_errors_are_value_errors_too():
     assert issubclass(InputError, ValueError)
+
+
+FEED = "import thalweg as tw\nfeed = tw.from_records({records!r}).batch(2)\n"
+
+
+@pytest.fixture
+def feed_file(tmp_path, records):
+    (tmp_path / "feeds.py").write_text(FEED.format(records=str(records)))
+    return f"{tmp_path / 'feeds.py'}:feed"
+
+
+@pytest.mark.parametrize("words", [("--world", "0"), ("--world", "2,-1"), ("--accumulation", "0")])
+def test_no_ranks_and_no_micro_batches_are_refused_by_name(feed_file, words):
+    result = invoke("simulate", feed_file, *words)
+    assert result.exit_code == 1
+    assert f"{words[0][2:]} must be at least 1" in result.stderr
+    assert "  try    " in result.stderr
+
+
+@pytest.mark.parametrize("name", ["simulate", "inspect", "doctor", "profile"])
+def test_a_page_that_cannot_be_written_is_refused_before_the_work(tmp_path, name):
+    page = tmp_path / "nowhere" / "page.html"
+    result = invoke(name, tmp_path / "not_even_there.py:feed", "--html", page)  # the work would fail first
+    assert result.exit_code == 1
+    assert f"there is no folder {page.parent}" in result.stderr
+    assert f"--html {page}" in result.stderr
+    assert "mkdir" in result.stderr
+
+
+def test_more_ranks_than_rows_are_said_with_what_would_fit(feed_file):
+    said = invoke("simulate", feed_file, "--world", "1,64").output
+    assert "1 rank, 760 to 760 tokens" in said
+    assert "64 ranks: no step fits: the epoch has 40 rows, and a step takes 128; --world 20 or fewer" in said
+    assert "1 ranks" not in said
+    too_many = invoke("simulate", feed_file, "--accumulation", "50").output
+    assert "a smaller batch or --accumulation would have one" in too_many
+
+
+def test_records_whose_labels_are_fewer_than_their_tokens_are_shown_and_said(tmp_path):
+    with tw.create_records(tmp_path / "short") as writer:
+        writer.write({"input_ids": np.arange(1, 6), "labels": np.arange(1, 4)}, id="a")
+    result = invoke("inspect", tmp_path / "short", "-n", "1")
+    assert result.exit_code == 0
+    assert "3 labels for 5 tokens" in " ".join(result.output.split())
+    assert "⟨5⟩" in result.output

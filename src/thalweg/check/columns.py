@@ -10,7 +10,7 @@ import numpy as np
 
 from thalweg.check.finding import Finding
 from thalweg.check.rows import TOKENS, array, flattened
-from thalweg.core.sample import IGNORE_INDEX
+from thalweg.core.sample import IGNORE_INDEX, INPUT_IDS
 
 
 def figures(batch: Any) -> dict[str, str]:
@@ -43,6 +43,28 @@ def _figures(value: Any) -> str:
 
 def _number(value: Any) -> str:
     return f"{int(value):,}" if float(value).is_integer() and abs(float(value)) < 1e15 else f"{float(value):.4g}"
+
+
+def out_of_place(title: str, sample: Mapping[str, Any]) -> list[Finding]:
+    """Find labels that are more or fewer than the tokens of a sample, and spans of the loss that go beyond them."""
+    ids = sample.get(INPUT_IDS)
+    if ids is None or np.ndim(ids) != 1:
+        return []
+    n, labels, spans = len(ids), sample.get("labels"), sample.get("loss_spans")
+    if labels is not None and len(labels) != n:
+        what = f"{len(labels):,} labels for {n:,} tokens: those without one are shown as context"
+        return [Finding("error", what, where=title, fix="cut or extend both together; thalweg doctor counts them")]
+    beyond = [] if labels is not None or spans is None else spans_beyond(spans, n)
+    if beyond:
+        what = f"loss span {beyond[0]} goes beyond the {n:,} tokens"
+        return [Finding("error", what, where=title, fix="0 <= start < end <= number of tokens; write it anew")]
+    return []
+
+
+def spans_beyond(spans: Any, n: int) -> list[list[int]]:
+    """Give the spans [start, end] of the loss that do not lie inside n tokens."""
+    every: list[list[int]] = np.asarray(spans, np.int64).reshape(-1, 2).tolist()
+    return [[a, b] for a, b in every if not 0 <= a <= b <= n]
 
 
 def plainly_wrong(batch: Any) -> list[Finding]:

@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.check.columns import figures, plainly_wrong
+from thalweg.check.columns import figures, out_of_place, plainly_wrong
 from thalweg.check.figures import counted, histogram
 from thalweg.check.finding import Finding
 from thalweg.check.opening import must_exist
@@ -121,7 +121,9 @@ def _of_records(title: str, records: Any, row: int, n: int, tokenizer: Any) -> R
         report.figures.append(histogram("Tokens of a sample", some))
     picks = np.arange(row, min(row + n, total))
     for index, name in zip(picks.tolist(), records.ids(picks), strict=True):
-        report.samples.append(_sample_view(f"row {index}, {name}", records[index], decode))
+        sample = records[index]
+        report.samples.append(_sample_view(f"row {index}, {name}", sample, decode))
+        report.findings += out_of_place(f"row {index}, {name}", sample)
     return _told(report, decode)
 
 
@@ -148,6 +150,7 @@ def _of_feed(
         items = _step(feed, step, topology, options)
     for item in items:
         report.samples += _item_views(item, decode)
+        report.findings += out_of_place(str(item.get("id", "sample")), item) if isinstance(item, Mapping) else []
     del report.samples[n:]
     _first_look(report, items[:1])
     report.pictures = _pictures(feed, n)

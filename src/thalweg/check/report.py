@@ -88,5 +88,6 @@ class Report:
     def summary(self) -> str:
         """Count the verdicts in one line."""
         levels: list[str] = [finding.level for _, finding in self.verdicts]
-        named = (("error", "errors"), ("warning", "warnings"), ("note", "notes"), ("ok", "checks passed"))
-        return ", ".join(f"{levels.count(level)} {name}" for level, name in named)
+        named = (("error", "error"), ("warning", "warning"), ("note", "note"), ("ok", "check"))
+        told = (f"{n} {name}{'s' * (n != 1)}" for level, name in named for n in (levels.count(level),))
+        return ", ".join(told) + " passed"

@@ -112,7 +112,8 @@ def view_sample(title: str, sample: dict[str, Any], decode: Decode) -> View:
     ids = np.asarray(sample["input_ids"])
     trained = np.ones(len(ids), bool)
     if sample.get("labels") is not None:
-        trained = np.asarray(sample["labels"]) != IGNORE_INDEX
+        labelled = np.asarray(sample["labels"])[: len(ids)] != IGNORE_INDEX
+        trained = np.append(labelled, np.zeros(len(ids) - len(labelled), bool))  # tokens without a label are context
     elif sample.get("loss_spans") is not None:
         trained[:] = False
         for start, end in np.asarray(sample["loss_spans"]).reshape(-1, 2):

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from thalweg.cli.output import json_option, own_prints_aside, print_json, words_argument
+from thalweg.cli.output import can_be_written, json_option, own_prints_aside, print_json, words_argument
 
 
 @click.command(name="doctor", help="Check TARGET for what spoils training; see docs/doctor.md.")
@@ -20,7 +20,13 @@ from thalweg.cli.output import json_option, own_prints_aside, print_json, words_
 @click.option("--model-kind", type=click.Choice(["decoder", "encoder-decoder"]), default=None)
 @click.option("--generating", is_flag=True, help="Batches are prompts to be continued.")
 @click.option("--max-length", type=int, default=None, help="Tokens at which samples were cut.")
-@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), default=None, help="Write one report of all.")
+@click.option(
+    "--html",
+    callback=can_be_written,
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    help="Write one report of all.",
+)
 @click.option(
     "--profile", type=click.Path(dir_okay=False, path_type=Path), default=None, help="Show a saved profile in it too."
 )

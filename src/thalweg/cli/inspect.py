@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from thalweg.cli.output import json_option, print_json, with_settings, words_argument
+from thalweg.cli.output import can_be_written, json_option, print_json, with_settings, words_argument
 
 
 @click.command()
@@ -19,7 +19,13 @@ from thalweg.cli.output import json_option, print_json, with_settings, words_arg
 @click.option("--rank", type=int, default=0, show_default=True, help="Data-parallel rank whose rows are shown.")
 @click.option("--world", type=int, default=1, show_default=True, help="Data-parallel ranks that steps count for.")
 @click.option("--tokenizer", default=None, help="Folder or name of the tokenizer, where the data does not name it.")
-@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), default=None, help="Write one HTML page.")
+@click.option(
+    "--html",
+    callback=can_be_written,
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    help="Write one HTML page.",
+)
 @json_option
 def command(
     target: str,

@@ -5,17 +5,41 @@ Decides the two forms. A command that takes `--json` writes exactly one JSON doc
 """
 
 import json
+import os
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext, redirect_stdout
+from pathlib import Path
 from typing import Any
 
 import click
 
-from thalweg.core.errors import ThalwegError
+from thalweg.core.errors import ConfigError, ThalwegError
 
 words_argument = click.argument("words", nargs=-1, metavar="[NAME.STAGE.SETTING=VALUE]...")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document to stdout instead of text.")
+
+
+def can_be_written(ctx: click.Context, option: click.Parameter, value: Any) -> Any:
+    """Refuse a file that cannot be written, before the work whose result it is to hold: the callback of an option.
+
+    Raises:
+        ConfigError: its folder does not exist, or nobody may write there.
+    """
+    del ctx
+    if value is None:
+        return None
+    path, where = Path(value), f"--{option.name} {value}"
+    if not path.parent.is_dir():
+        raise ConfigError(f"there is no folder {path.parent}", where=where, fix=f"make it: mkdir -p {path.parent}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ConfigError("the file may not be written", where=where, fix="name a file in a folder of your own")
+    return value
+
+
+def counted(number: int, one: str, more: str | None = None) -> str:
+    """Write a number and what it counts: 1 rank, 2 ranks."""
+    return f"{number:,} {one if number == 1 else more or one + 's'}"
 
 
 def print_json(data: Any) -> None:

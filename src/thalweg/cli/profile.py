@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from thalweg.cli.output import json_option, own_prints_aside, print_json
+from thalweg.cli.output import can_be_written, json_option, own_prints_aside, print_json
 
 
 @click.command(
@@ -20,9 +20,27 @@ from thalweg.cli.output import json_option, own_prints_aside, print_json
 @click.option("--steps", type=int, default=50, show_default=True, help="Batches to measure.")
 @click.option("--train-ms", type=float, default=0.0, show_default=True, help="What a step of training takes.")
 @click.option("--workers", type=int, default=None, help="Workers of the loader.")
-@click.option("--save", type=click.Path(dir_okay=False, path_type=Path), default=None, help="Keep the profile here.")
-@click.option("--trace", type=click.Path(dir_okay=False), default=None, help="Write every call for chrome://tracing.")
-@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), default=None, help="Write one HTML page.")
+@click.option(
+    "--save",
+    callback=can_be_written,
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    help="Keep the profile here.",
+)
+@click.option(
+    "--trace",
+    callback=can_be_written,
+    type=click.Path(dir_okay=False),
+    default=None,
+    help="Write every call for chrome://tracing.",
+)
+@click.option(
+    "--html",
+    callback=can_be_written,
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    help="Write one HTML page.",
+)
 @json_option
 def command(
     target: str,

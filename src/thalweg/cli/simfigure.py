@@ -77,7 +77,7 @@ def _table(results: Sequence[Simulation]) -> str:
 def page(target: str, results: Sequence[Simulation]) -> str:
     """Write the page: the table, shares of tokens over the epoch, the straggler factor and bytes a rank."""
     pictures = [lines("Shares of tokens over the epoch", results[0].shares_over, low=0.0)]
-    factors = {f"{r.world:,} ranks": r.stragglers for r in results if r.stragglers}
+    factors = {f"{r.world:,} rank" + "s" * (r.world != 1): r.stragglers for r in results if r.stragglers}
     pictures.append(lines("Work of the busiest rank over the mean", factors, "{:.2f}", 1.0))
     if len(results) > 1:
         sizes = {"MB of the busiest rank": [r.rank_bytes / 1e6 for r in results]}

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from thalweg.check.target import load_target
-from thalweg.cli.output import json_option, print_json, with_settings, words_argument
+from thalweg.cli.output import can_be_written, counted, json_option, print_json, with_settings, words_argument
 from thalweg.cli.simfigure import page, shapes_of, spread_of
 from thalweg.core.errors import ConfigError
 from thalweg.feed.feed import Feed
@@ -40,7 +40,12 @@ def feed_of(value: Any, target: str) -> Feed:
 @click.option("--accumulation", default=1, show_default=True, help="Micro-batches of a step.")
 @click.option("--seed", default=0, show_default=True, help="The loader's seed.")
 @click.option("--epoch", default=0, show_default=True, help="Which epoch.")
-@click.option("--html", type=click.Path(dir_okay=False), help="Write the table and its pictures to this page.")
+@click.option(
+    "--html",
+    callback=can_be_written,
+    type=click.Path(dir_okay=False),
+    help="Write the table and its pictures to this page.",
+)
 @json_option
 def command(target: str, words: tuple[str, ...], worlds: str, *, html: str | None, as_json: bool, **asked: int) -> None:
     """Print one line for each number of ranks."""
@@ -64,16 +69,32 @@ def command(target: str, words: tuple[str, ...], worlds: str, *, html: str | Non
     for r in results:
         click.echo(_line(r))
     for r in results:
-        click.echo(f"{r.world:,} ranks, {spread_of(r)}; shapes {shapes_of(r)}")
+        if not r.steps:
+            click.echo(_no_step(r))
+            continue
+        click.echo(f"{counted(r.world, 'rank')}, {spread_of(r)}; shapes {shapes_of(r)}")
         if len(r.step_rows) > 1:
-            grown = ", then ".join(f"{steps:,} steps of {rows:,} rows" for steps, rows in r.step_rows)
-            click.echo(f"{r.world:,} ranks: {grown}")
+            grown = ", then ".join(f"{counted(steps, 'step')} of {counted(rows, 'row')}" for steps, rows in r.step_rows)
+            click.echo(f"{counted(r.world, 'rank')}: {grown}")
     shares = results[0].shares
     if len(shares) > 1:
         click.echo("shares of tokens: " + ", ".join(f"{name} {share:.2%}" for name, share in shares.items()))
         over = results[0].shares_over
         for name in shares:
             click.echo(f"  over the epoch, {name}: " + " ".join(f"{s:.1%}" for s in over[name][::4]))
+
+
+def _no_step(r: Simulation) -> str:
+    """Say why an epoch has no step, and what would have one."""
+    size = r.step_rows[0][1] if r.step_rows else r.world * r.accumulation
+    told = (
+        f"{counted(r.world, 'rank')}: no step fits: the epoch has {counted(r.rows, 'row')}, and a step takes {size:,}"
+    )
+    of_a_rank = size // r.world
+    most = r.rows // max(of_a_rank, 1)
+    if most:
+        return f"{told}; --world {most} or fewer would have one (a rank takes {counted(of_a_rank, 'row')} a step)"
+    return f"{told}; a smaller batch or --accumulation would have one (a rank takes {counted(of_a_rank, 'row')} a step)"
 
 
 def _line(r: Simulation) -> str:

@@ -152,8 +152,12 @@ def simulate(feed: Any, worlds: list[int], *, accumulation: int = 1, seed: int =
         epoch: which epoch.
 
     Raises:
-        ConfigError: the feed is a stream, or its lengths are unknown.
+        ConfigError: the feed is a stream, or its lengths are unknown; a number of ranks or micro-batches below 1.
     """
+    for name, number in [*(("world", w) for w in worlds), ("accumulation", accumulation)]:
+        if number < 1:
+            fix = f"{name}=1 (--{name} 1) or more"
+            raise ConfigError(f"{name} must be at least 1, not {number}", where="simulate", fix=fix)
     refuse_stream(feed)
     compiled = compile_feed(feed, seed)
     batch = compiled.batch if isinstance(compiled.batch, st.Batch) else st.Batch(1)
