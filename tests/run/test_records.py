@@ -9,7 +9,7 @@ import pytest
 from thalweg.core.errors import RecordsError, RunError
 from thalweg.run import LocalPipelineExecutor
 from thalweg.run.copies import copies_of
-from thalweg.steps import JsonlReader, RecordsWriter
+from thalweg.steps import EncodeChat, EncodeText, JsonlReader, LambdaFilter, RecordsWriter
 from thalweg.store.records import open_records
 
 
@@ -43,6 +43,36 @@ def test_all_parts_become_one_set_in_the_order_of_ranks_and_rows_say_where_they_
     before = sorted((p.name, p.stat().st_mtime_ns) for p in (tmp_path / "rec").iterdir())
     make(tasks=11).run()  # merging twice changes nothing
     assert sorted((p.name, p.stat().st_mtime_ns) for p in (tmp_path / "rec").iterdir()) == before
+
+
+def test_conversations_without_text_become_records_and_other_textless_rows_spend_the_budget(tmp_path, qwen):
+    source = tmp_path / "in"
+    source.mkdir()
+    said = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}]
+    rows = [{"id": "a", "messages": said}, {"id": "b", "prompt": "Hi", "response": "Hello!"}, {"id": "c", "talk": said}]
+
+    def launch(name, step, **settings):
+        reader = JsonlReader(str(source), **settings)
+        pipeline = [reader, LambdaFilter(lambda doc: not doc.text), step, RecordsWriter(str(tmp_path / name))]
+        return LocalPipelineExecutor(pipeline, 1, 1, str(tmp_path / "logs" / name)).run()
+
+    def write(some):
+        (source / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in some))
+
+    write(rows)
+    stats = launch("chat", EncodeChat(qwen))
+    assert stats[0].tally.dropped == {"no_text": 1}  # no known layout, and one bad row is always allowed
+    records = open_records(tmp_path / "chat")
+    assert [records[i]["id"] for i in range(2)] == ["a", "b"]
+    assert len(records) == 2
+    write([{**row, "id": str(k)} for k in range(5) for row in rows[:1]])
+    with pytest.raises(RunError, match=r"no_text.*a\.jsonl, row.*EncodeChat"):
+        launch("text", EncodeText(qwen))
+    write([{"id": str(k), "talk": said} for k in range(5)])
+    with pytest.raises(RunError, match="no_text"):
+        launch("unknown", EncodeChat(qwen))
+    launch("named", EncodeChat(qwen, columns={"messages": "talk"}))
+    assert len(open_records(tmp_path / "named")) == 5
 
 
 def test_a_set_with_a_failed_rank_is_refused_until_the_rank_is_done(make, tmp_path):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from thalweg.core.errors import SampleError
+from thalweg.core.errors import BudgetError, SampleError
 from thalweg.run.chain import Chain
 from thalweg.steps import ColumnFilter, JsonlReader, JsonlWriter, LambdaFilter, ParquetWriter
 from thalweg.steps.batches import batch_prefix, bytes_of, line_array, rows_of
@@ -59,7 +59,7 @@ def documents(pipeline):
 
 
 def reader(source, **settings):
-    return JsonlReader(str(source), max_bad=10, **settings)
+    return JsonlReader(str(source), max_bad=1000, **settings)
 
 
 @pytest.mark.parametrize("unit", ["128MB", 700])
@@ -75,6 +75,29 @@ def test_columns_decide_what_documents_decide(source, unit):
     assert got == wanted
     assert [s.tally for s in stats] == [s.tally for s in plain]
     assert stats.unbalanced == []
+
+
+def test_rows_without_text_spend_the_budget_alike_in_columns_and_documents(tmp_path):
+    (tmp_path / "in").mkdir()
+    rows = [{"id": str(i)} | ({"text": "row"} if i % 40 else {"messages": []}) for i in range(400)]  # 2.5 %
+    (tmp_path / "in/a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def told(step, **settings):
+        with pytest.raises(BudgetError) as told:
+            documents([JsonlReader(str(tmp_path / "in"), **settings), step])
+        return str(told.value)
+
+    messages = {told(ColumnFilter(lambda b: [True] * b.num_rows)), told(LambdaFilter(lambda d: True))}
+    (message,) = messages
+    assert "10 of 400 items are bad (2.50%)" in message
+    assert f"{tmp_path}/in/a.jsonl, row 360" in message
+    assert "text_key=" in message
+    assert "EncodeChat" in message
+    for k, step in enumerate((ColumnFilter(lambda b: [True] * b.num_rows), LambdaFilter(lambda d: True))):
+        kept = {"on_error": "quarantine", "quarantine": str(tmp_path / f"bad{k}"), "max_bad": 10}
+        _, stats = documents([JsonlReader(str(tmp_path / "in"), **kept), step])
+        assert (stats[0].tally.out, stats[0].tally.quarantined) == (390, 10)
+    assert (tmp_path / "bad0/00000.jsonl").read_text() == (tmp_path / "bad1/00000.jsonl").read_text()
 
 
 def test_untouched_rows_keep_the_bytes_that_were_read(source, tmp_path):

@@ -132,15 +132,15 @@ class PipelineExecutor(ABC):
                 setattr(self, name, value)
         LAUNCH.executors.append(self)
         self._run_dependency()
+        for place, step in enumerate(self.pipeline):
+            if hasattr(step, "inherit"):
+                step.inherit(self.pipeline[:place])
         planned = plan(self.pipeline, self.tasks)
         if LAUNCH.describe is not None:
             LAUNCH.describe(self, planned)
             return PipelineStats()
         for warning in planned.warnings:
             log.warning(warning)
-        for place, step in enumerate(self.pipeline):
-            if hasattr(step, "inherit"):
-                step.inherit(self.pipeline[:place])
         pickled = self.pickle_pipeline()
         run = open_run(self.home, planned, skip_completed=self.skip_completed, adopt=self.adopt)
         if run.generation and not run.committed():

@@ -7,6 +7,7 @@ sample carries with it. What does not become a sample is counted under its reaso
 import json
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
+from functools import partial
 from hashlib import blake2b
 from itertools import islice
 from typing import Any, ClassVar, Generic, TypeVar
@@ -16,8 +17,10 @@ from thalweg.core.errors import ConfigError
 from thalweg.core.sample import Sample
 from thalweg.encode.chat import ChatEncoder
 from thalweg.encode.errors import EncodeError
+from thalweg.encode.layouts import recognise
 from thalweg.encode.text import TextEncoder
 from thalweg.encode.tokens import tokenizer_digest
+from thalweg.steps.readers.base import BaseReader
 from thalweg.steps.step import Documents, PipelineStep
 
 _Encoder = TypeVar("_Encoder", TextEncoder, ChatEncoder)
@@ -119,7 +122,7 @@ class EncodeChat(EncodeStep[ChatEncoder]):
 
     The record is the document's metadata; where that has no conversation, its text read as JSON. Out: `input_ids`
     int32 (n,), `loss_spans` int32 (k, 2), `loss_weights` float32 (k,) where a record gives weights, `id`, `source`,
-    `unit`, `row`.
+    `unit`, `row`. Rows that are conversations need no text: in an executor, the reader before lets them pass.
 
     Args:
         tokenizer_or_path: as `ChatEncoder`, as are the keywords it takes.
@@ -130,6 +133,12 @@ class EncodeChat(EncodeStep[ChatEncoder]):
 
     def __init__(self, tokenizer_or_path: Any, *, batch_size: int = 64, **settings: Any) -> None:
         super().__init__(ChatEncoder(tokenizer_or_path, **settings), batch_size)
+
+    def inherit(self, before: list[Any]) -> None:
+        """Let readers before this step pass conversations without text: called when the chain is put together."""
+        for step in before:
+            if isinstance(step, BaseReader):
+                step.conversation = partial(holds_conversation, columns=self.encoder.columns)
 
     def encode(self, documents: list[Document]) -> "list[Sample | EncodeError]":
         """Encode a batch."""
@@ -143,6 +152,15 @@ class EncodeChat(EncodeStep[ChatEncoder]):
                 sample["loss_weights"] = result.weights
             out.append(sample)
         return out
+
+
+def holds_conversation(document: Document, columns: Mapping[str, str | None] | None = None) -> bool:
+    """Say whether a document's record has a layout that `ChatEncoder` knows, by its `columns`."""
+    try:
+        recognise(record_of(document), columns)
+    except (EncodeError, ConfigError):
+        return False
+    return True
 
 
 def record_of(document: Document) -> Mapping[str, Any]:

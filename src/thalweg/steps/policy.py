@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
-from thalweg.core.errors import BudgetError, ConfigError, SampleError
+from thalweg.core.errors import BudgetError, ConfigError, SampleError, ThalwegError
 from thalweg.steps.folder import FolderLike, OutputFolder
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class ErrorPolicy:
     folder: OutputFolder | None = field(init=False, default=None)
     bad: int = field(init=False, default=0)
     _file: Any = field(init=False, default=None, repr=False)
+    _last: tuple[str, str, BaseException | None] = field(init=False, default=("", "", None), repr=False)
 
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other."""
@@ -74,8 +75,10 @@ class ErrorPolicy:
             BudgetError: more bad items than `max_bad` allows.
         """
         if self.on_error == "fail":
-            raise SampleError(f"{reason}: {error}" if error else reason, where=where, fix=_ADVICE) from error
+            what = f"{reason}: {_what(error)}" if error else reason
+            raise SampleError(what, where=where, fix=getattr(error, "fix", None) or _ADVICE) from error
         self.bad += 1
+        self._last = (reason, where, error)
         if self.on_error == "quarantine":
             stats.tally.quarantined += 1
             stats[f"quarantined_{reason}"].update(1)
@@ -83,7 +86,7 @@ class ErrorPolicy:
         else:
             stats.tally.drop(reason)
         if self.bad <= 10 or (self.bad & (self.bad - 1)) == 0:
-            log.warning("%s: %s at %s (bad items so far on this rank: %d)", reason, error, where, self.bad)
+            log.warning("%s: %s at %s (bad items so far on this rank: %d)", reason, _what(error), where, self.bad)
         self._check(seen)
 
     def _check(self, seen: int) -> None:
@@ -93,10 +96,7 @@ class ErrorPolicy:
             limit, shown = math.ceil(self.max_bad * max(seen, 1000)), f"max_bad={self.max_bad:.2%}"
         if self.bad > limit:
             self.close()
-            raise BudgetError(
-                f"{self.bad} of {seen} items are bad ({self.bad / max(seen, 1):.2%}), allowed is {shown}",
-                fix="look at the first warnings above; raise max_bad if the loss is acceptable",
-            )
+            raise self._spent(seen, shown)
 
     def settle(self, seen: int) -> None:
         """Compare with the budget once more, at the end of the rank, and close the quarantine file.
@@ -106,10 +106,17 @@ class ErrorPolicy:
         """
         self.close()
         if self.bad and not isinstance(self.max_bad, int) and self.bad > max(1, math.ceil(self.max_bad * seen)):
-            raise BudgetError(
-                f"{self.bad} of {seen} items are bad ({self.bad / max(seen, 1):.2%}), allowed is {self.max_bad:.2%}",
-                fix="look at the first warnings above; raise max_bad if the loss is acceptable",
-            )
+            raise self._spent(seen, f"{self.max_bad:.2%}")
+
+    def _spent(self, seen: int, allowed: str) -> BudgetError:
+        reason, where, error = self._last
+        last = f"; the last: {reason}" + (f", {_what(error)}" if error else "")
+        advice = getattr(error, "fix", None) or "look at the first warnings above"
+        return BudgetError(
+            f"{self.bad} of {seen} items are bad ({self.bad / max(seen, 1):.2%}), allowed is {allowed}{last}",
+            where=where,
+            fix=f"{advice}; raise max_bad if the loss is acceptable",
+        )
 
     def _write(self, rank: int, row: dict[str, Any]) -> None:
         assert self.folder is not None
@@ -125,6 +132,10 @@ class ErrorPolicy:
 
 
 _ADVICE = "repair the item, or let it go with on_error='skip' or 'quarantine'"
+
+
+def _what(error: BaseException | None) -> str:
+    return error.what if isinstance(error, ThalwegError) else str(error)
 
 
 def _tell(error: BaseException | None) -> dict[str, str]:

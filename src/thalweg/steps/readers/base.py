@@ -20,6 +20,7 @@ from thalweg.plan.shard import Unit, cut, deal
 from thalweg.steps.folder import FileInfo, Folder, FolderLike
 from thalweg.steps.policy import ErrorPolicy, OnError
 from thalweg.steps.readers.json_lines import BadLine
+from thalweg.steps.readers.textless import no_text
 from thalweg.steps.step import Documents, PipelineStep
 from thalweg.store.codec import codec_of
 
@@ -64,6 +65,13 @@ class BaseReader(PipelineStep):
         self.default_metadata = default_metadata
         self.policy = ErrorPolicy(on_error, max_bad, quarantine)
         self._rank = 0
+        # says which documents go on though they have no text: those that a later EncodeChat takes
+        self.conversation: Callable[[Document], bool] | None = None
+
+    def inherit(self, before: list[Any]) -> None:
+        """Forget what steps of another pipeline said: called when the chain is put together."""
+        del before
+        self.conversation = None
 
     def _default_adapter(self, data: dict[str, Any], path: str, id_in_file: int | str) -> dict[str, Any]:
         """Take text, id, media and metadata by name; everything else goes into the metadata."""
@@ -84,6 +92,8 @@ class BaseReader(PipelineStep):
     def document(self, data: Any, path: str, id_in_file: int | str, *, row: int, seen: int) -> Document | None:
         """Make one document, or None for a row that is dropped and counted.
 
+        A row without text is bad, unless it is a conversation and `EncodeChat` comes later in the pipeline.
+
         Raises:
             SampleError: the row cannot be read and the policy is "fail".
             BudgetError: too many bad rows.
@@ -95,18 +105,24 @@ class BaseReader(PipelineStep):
             text = parts.get("text")
             if text is not None and not isinstance(text, str):
                 raise TypeError(f"{self.text_key!r} is a {type(text).__name__}, not text")  # noqa: TRY301
-            if not text:
-                self.drop("no_text")
-                return None
             if parts.get("media"):
                 parts["media"] = [m if isinstance(m, Media) else Media(**m) for m in parts["media"]]
+            parts["text"] = text or ""
             document = Document(**parts)
         except Exception as error:  # noqa: BLE001  (an adapter is the user's: its errors follow the policy)
-            self._bad("bad_row", path, row, seen, error, data)
+            self._bad("bad_row", self.shown(path), row, seen, error, data)
+            return None
+        if not text and not (self.conversation and self.conversation(document)):
+            lack = no_text(self.text_key, document.metadata, adapted=self.custom_adapter)
+            self._bad("no_text", self.shown(path), row, seen, lack, document)
             return None
         if self.default_metadata:
             document.metadata = self.default_metadata | document.metadata
         return document
+
+    def shown(self, path: str) -> str:
+        """Say where a row's file lies, for logs and errors."""
+        return path
 
     def _bad(self, reason: str, path: str, row: int, seen: int, error: BaseException | None, item: Any) -> None:  # noqa: PLR0917
         where = f"{path}, row {row}"
@@ -218,6 +234,10 @@ class BaseDiskReader(BaseReader):
             pattern = f" that match {self.glob_pattern!r}" if self.glob_pattern else ""
             raise InputError(f"there are no files{pattern}", where=self.data_folder.path, fix="check path and pattern")
         return found
+
+    def shown(self, path: str) -> str:
+        """Say where a row's file lies, for logs and errors."""
+        return self.data_folder.full(path)
 
     def units(self, files: list[FileInfo] | None = None) -> list[Unit]:
         """Cut the input files into units, sorted by (file, start)."""

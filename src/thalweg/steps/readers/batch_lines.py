@@ -110,16 +110,24 @@ class BatchLines:
     def _finish(
         self, lines: Any, texts: list[Any], found: dict[str, pa.Array], unit: Unit, rows: NDArray[np.int64]
     ) -> pa.RecordBatch:
-        tally = self.reader.stats.tally
-        tally.made += len(texts)
+        before = self.reader.stats.tally.made
+        self.reader.stats.tally.made += len(texts)
         start = pa.array([str(max(unit.start, 0))])
         places = pa.DictionaryArray.from_arrays(numbers(np.zeros(len(texts), np.int32)), start)
         columns = {LINE: rows_of(lines), UNIT: places, ROW: numbers(rows)} | found
         batch = pa.RecordBatch.from_arrays([*columns.values()], [*columns], metadata={"file": unit.file})
         if not all(texts):
-            tally.drop("no_text", sum(1 for text in texts if not text))
+            self._textless([k for k, text in enumerate(texts) if not text], lines, unit, rows, before)
             batch = batch.filter(pa.array(list(map(bool, texts))))
         return batch
+
+    def _textless(self, which: list[int], lines: Any, unit: Unit, rows: NDArray[np.int64], before: int) -> None:
+        """Let the reader refuse each row without text, as it does where it makes documents."""
+        start = max(unit.start, 0)
+        prefix = unit.file if start == 0 else f"{unit.file}/@{start}"
+        for k in which:
+            data = msgspec.json.decode(lines[k].as_py())
+            self.reader.document(data, prefix, int(rows[k]), row=int(rows[k]), seen=before + k + 1)
 
     def _carefully(self, block: bytes, unit: Unit, first: int) -> tuple[pa.RecordBatch, int]:
         """Read a block with blank, bad or repaired lines: what remains are good lines, written out anew."""

@@ -126,8 +126,9 @@ class JsonlReader(LineReader):
 
     @property
     def gives_batches(self) -> bool:
-        """Say whether batches show the same rows: not with an adapter, a limit or a start to skip."""
-        return not self.custom_adapter and self.limit == -1 and not self.skip and not self.shuffle_files
+        """Say whether batches show the same rows: not with an adapter, a limit, a skipped start, rows without text."""
+        plain = not self.custom_adapter and self.conversation is None
+        return plain and self.limit == -1 and not self.skip and not self.shuffle_files
 
     def document(self, data: Any, path: str, id_in_file: int | str, *, row: int, seen: int) -> Document | None:
         """Decode media bytes, then make the document."""

@@ -192,7 +192,7 @@ class RecordsReader(RangeReader):
         from thalweg.store.records import open_records  # noqa: PLC0415  (only where it is used)
 
         table = open_records(self.path, columns=self.columns)
-        if self.text_key not in table.schema:
+        if self.text_key not in table.schema and self.conversation is None:
             raise ConfigError(
                 f"the records have no column {self.text_key!r}; they have {sorted(table.schema)}",
                 where=self.path,
