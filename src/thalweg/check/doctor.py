@@ -160,15 +160,18 @@ def _take(e: Evidence, part: Gathered) -> None:
     e.asked += part.asked
     e.total = None if part.total is None or (e.total is None and e.asked > part.asked) else (e.total or 0) + part.total
     e.failed += part.failed
+    e.remedy = e.remedy or part.remedy
     for name, seconds in part.seconds.items():
         e.seconds[name] = e.seconds.get(name, 0.0) + seconds
     for t in part.taken:
         raw = t.raw if part.mapped or INPUT_IDS not in t.raw else None
         if raw is not None:
             e.raw.append(raw)
+            e.raw_places.append(t.place)
         e.columns.append(t.sample)
+        e.places.append(t.place)
         if t.sample.get(INPUT_IDS) is not None:
-            e.segments.append(segment_of(t.name, t.sample, raw=raw, source=part.name))
+            e.segments.append(segment_of(t.place, t.sample, raw=raw, source=part.name))
     sizes = [bytes_of(t.sample) for t in part.taken]
     if sizes:
         e.sample_bytes = max(e.sample_bytes, sum(sizes) / len(sizes))

@@ -53,6 +53,7 @@ class Segment:
         first: False where another document stands before it in the row.
         raw: the record that it was made of, None where unknown.
         source: name of its source.
+        beyond: spans [start, end] of its loss that do not lie inside its tokens.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Segment:
     first: bool = True
     raw: Mapping[str, Any] | None = None
     source: str = ""
+    beyond: Sequence[Sequence[int]] = ()
 
     @property
     def trained(self) -> Bools:
@@ -120,11 +122,14 @@ class Evidence:
         asked: samples that were looked at.
         total: samples that there are; None where unknown.
         raw: records before any function, where they were read.
+        raw_places: of each of them, the file and line or the id; as many as `raw`, or none.
         columns: of each sample that could be made, name -> value.
+        places: of each of them, the file and line or the id; as many as `columns`, or none.
         segments: documents of the samples, then documents of the rows.
         rows: rows of some batches.
         shapes: (rows, width) of each batch looked at.
         failed: (sample and stage, error) of samples that could not be made.
+        remedy: what the first of these errors says is to be tried; "" where it says nothing.
         unbatched: why no batch could be made; "" where it could, or none was tried.
         max_bad: share of samples that may fail.
         words: the tokenizer, None where unknown.
@@ -154,11 +159,14 @@ class Evidence:
     asked: int = 0
     total: int | None = None
     raw: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
+    raw_places: list[str] = field(default_factory=list[str])
     columns: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
+    places: list[str] = field(default_factory=list[str])
     segments: list[Segment] = field(default_factory=list[Segment])
     rows: list[Row] = field(default_factory=list[Row])
     shapes: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     failed: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    remedy: str = ""
     unbatched: str = ""
     max_bad: float = 0.01
     words: Words | None = None

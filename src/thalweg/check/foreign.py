@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from thalweg.check.columns import spans_beyond
 from thalweg.check.evidence import Evidence, Segment, Walked
 from thalweg.check.rehearse import take_batch
 from thalweg.check.rows import array, rows_of
@@ -101,6 +102,7 @@ def _samples_behind(e: Evidence, dataset: Any, samples: int) -> None:
             continue
         for sample in found:
             e.columns.append(sample)
+            e.places.append(f"sample {index}")
             e.segments.append(segment_of(str(index), sample))
 
 
@@ -118,17 +120,19 @@ def segment_of(name: str, sample: Mapping[str, Any], *, raw: Any = None, source:
     ids = _numbers(sample.get(INPUT_IDS))
     labels = sample.get("labels")
     spans = sample.get("loss_spans")
+    beyond: Sequence[Sequence[int]] = ()
     if labels is not None:
         marked = _numbers(labels)
     elif spans is not None:
         marked = np.full(len(ids), IGNORE_INDEX, np.int64)
+        beyond = spans_beyond(spans, len(ids))
         for a, b in np.asarray(spans).reshape(-1, 2).tolist():
             marked[a:b] = ids[a:b]
     else:
         marked = None
     mask = sample.get("attention_mask")
     attention = None if mask is None else _numbers(mask)
-    return Segment(name, ids, marked, attention, raw=raw, source=source)
+    return Segment(name, ids, marked, attention, raw=raw, source=source, beyond=beyond)
 
 
 def _numbers(value: Any) -> Any:

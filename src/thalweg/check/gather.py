@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from thalweg.core.errors import ConfigError
+from thalweg.core.errors import ConfigError, ThalwegError
 from thalweg.feed import stages as st
 from thalweg.feed.columns import names
 from thalweg.feed.compile import applied
@@ -29,11 +29,17 @@ SAMPLE_STAGES = (*VIEWS, *PASSED, st.Map, st.Filter)
 
 @dataclass(slots=True)
 class Taken:
-    """One sample on its way: its id, the record it began as, and what it is now."""
+    """One sample on its way: its id, the record it began as, what it is now, and the file and line it is on."""
 
     name: str
     raw: Mapping[str, Any]
     sample: dict[str, Any]
+    line: str = ""
+
+    @property
+    def place(self) -> str:
+        """Say where it is: the file and line where they are known, else the id."""
+        return self.line or self.name
 
 
 @dataclass(slots=True)
@@ -46,6 +52,7 @@ class Gathered:
         asked: samples that were read.
         total: samples that the source has; None where unknown.
         failed: (place, error) of those that did not come through.
+        remedy: what the first of these errors says is to be tried.
         seconds: stage -> seconds.
         source: what was read, None for a stream.
         mapped: whether a function stood in the way.
@@ -56,6 +63,7 @@ class Gathered:
     asked: int = 0
     total: int | None = None
     failed: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    remedy: str = ""
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     source: Source | None = None
     mapped: bool = False
@@ -86,6 +94,7 @@ def gather(name: str, stages: tuple[st.Stage, ...], n: int) -> Gathered:
             part = gather(inner_name, inner.stages, max(n // len(head.feeds), 1))
             out.taken += part.taken
             out.failed += part.failed
+            out.remedy = out.remedy or part.remedy
             out.asked += part.asked
             out.total = None if out.total is None and out.asked > part.asked else (out.total or 0) + (part.total or 0)
     else:
@@ -148,14 +157,19 @@ def _read(source: Source, picks: Any, out: Gathered) -> Iterator[Taken]:
         for pick in picks:
             one = np.array([pick])
             try:
-                yield from (
-                    Taken(i, row, dict(row))
-                    for i, row in zip(source.ids(one), samples_of(source.read(one, None), 1), strict=True)
-                )
+                (row,) = samples_of(source.read(one, None), 1)
+                yield Taken(source.ids(one)[0], row, dict(row), _line(source, pick))
             except Exception as error:  # noqa: BLE001
-                out.failed.append((f"sample {int(pick)}", _words(error)))
+                _failed(out, _line(source, pick) or f"sample {int(pick)}", error)
         return
-    yield from (Taken(i, row, dict(row)) for i, row in zip(ids, rows, strict=True))
+    for pick, i, row in zip(picks, ids, rows, strict=True):
+        yield Taken(i, row, dict(row), _line(source, pick))
+
+
+def _line(source: Source, pick: Any) -> str:
+    """Give the file and line of a row of a raw file, as the file counts them; "" for any other source."""
+    where = getattr(source, "where", None)
+    return str(where(int(pick))) if callable(where) else ""
 
 
 def _mapped(stage: st.Map, out: Gathered) -> Iterator[Taken]:
@@ -169,7 +183,7 @@ def _mapped(stage: st.Map, out: Gathered) -> Iterator[Taken]:
         try:
             made = call(stage, t.sample, info)
         except Exception as error:  # noqa: BLE001 (a user's function may raise anything)
-            out.failed.append((f"sample {t.name!r} in {str(stage)[:80]}", _words(error)))
+            _failed(out, f"sample {t.place!r} in {str(stage)[:80]}", error)
             continue
         yield from (replace(t, sample=sample) for sample in made)
 
@@ -180,7 +194,7 @@ def _batch(stage: st.Map, group: list[Taken], out: Gathered) -> Iterator[Taken]:
         made = call_batched(stage, [t.sample for t in group])
     except Exception as error:  # noqa: BLE001
         if len(group) == 1:
-            out.failed.append((f"sample {group[0].name!r} in {str(stage)[:80]}", _words(error)))
+            _failed(out, f"sample {group[0].place!r} in {str(stage)[:80]}", error)
         else:
             for one in group:
                 yield from _batch(stage, [one], out)
@@ -201,9 +215,14 @@ def _kept(stage: st.Filter, t: Taken, out: Gathered) -> bool:
             return bool(np.asarray(stage.fn(*values)).all())
         return bool(stage.fn(t.sample) if info is None else stage.fn(t.sample, info))
     except Exception as error:  # noqa: BLE001
-        out.failed.append((f"sample {t.name!r} in {stage}", _words(error)))
+        _failed(out, f"sample {t.place!r} in {stage}", error)
         return False
 
 
-def _words(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]
+def _failed(out: Gathered, place: str, error: BaseException) -> None:
+    """Note a failure: what it was and where; what to try is told once, of the first."""
+    what, where = str(error), ""
+    if isinstance(error, ThalwegError):
+        what, out.remedy = error.what, out.remedy or error.fix or ""
+        where = f" [{error.where}]" if error.where and error.where != place else ""
+    out.failed.append((place, f"{type(error).__name__}: {what}".splitlines()[0] + where))

@@ -4,7 +4,7 @@ Decides what of the data is wrong, and from which share on. Each check is one fu
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,13 @@ import xxhash
 
 from thalweg.check.checks.check import Check, among, fine, graver
 from thalweg.check.evidence import Evidence
-from thalweg.check.finding import Finding
+from thalweg.check.finding import Finding, Level
 from thalweg.core.sample import INPUT_IDS
 
 CONSTANT = 0.98  # share of one value from which a column says nothing
 DUPLICATES = 0.001  # share of repeated samples that is mentioned
 MARKS = {"image": "<image>", "video": "<video>", "audio": "<audio>"}
+REASONS = 3  # different ones that are told
 FEW = 20  # samples below which a column cannot be called constant
 
 
@@ -34,17 +35,20 @@ def samples_can_be_made(e: Evidence) -> Finding | None:
         return None
     if not e.failed:
         return fine("every sample can be read and encoded")
-    share = len(e.failed) / e.asked
-    place, error = e.failed[0]
-    return Finding(
-        "error" if share > e.max_bad else "warning",
-        f"samples cannot be made; the first: {error[:200]}",
-        len(e.failed),
-        e.asked,
-        place,
-        'repair them, or say on_error="quarantine" and max_bad=',
-        numbers={"allowed": e.max_bad},
-    )
+    level: Level = "error" if len(e.failed) / e.asked > e.max_bad else "warning"
+    reasons: dict[str, list[tuple[str, str]]] = {}
+    for place, error in e.failed:
+        reasons.setdefault("".join("0" if c.isdigit() else c for c in error[:80]), []).append((place, error))
+    told: list[str] = []
+    for same in list(reasons.values())[:REASONS]:
+        place, error = same[0]
+        found = f"[{place}]" if len(same) == 1 else f"({len(same):,} times, the first [{place}])"
+        told.append(error[:200] + f" {found}" * (len(reasons) > 1))
+    told += [f"and {len(reasons) - REASONS:,} other reasons"] * (len(reasons) > REASONS)
+    where = e.failed[0][0] if len(reasons) == 1 else None
+    fix = e.remedy or 'repair them, or say on_error="quarantine" and max_bad='
+    what = "samples cannot be made: " + "; ".join(told)
+    return Finding(level, what, len(e.failed), e.asked, where, fix, numbers={"allowed": int(e.max_bad * e.asked)})
 
 
 def batches_can_be_made(e: Evidence) -> Finding | None:
@@ -71,7 +75,9 @@ def columns_and_dtypes(e: Evidence) -> Finding | None:
                 array = np.asarray(value, object)
             if array.ndim != 1 or (array.size and array.dtype.kind not in "iub"):
                 what = f"column {name!r} holds {array.dtype} of shape {array.shape}, not whole numbers (n,)"
-                return Finding("error", what, where=f"sample {number}", fix="give token ids as a flat list of integers")
+                return Finding(
+                    "error", what, where=_place(e.places, number), fix="give token ids as a flat list of integers"
+                )
     names = Counter(frozenset(k for k, v in sample.items() if v is not None) for sample in e.columns)
     common = names.most_common(1)[0][0]
     count, of, first = among(frozenset(k for k, v in s.items() if v is not None) != common for s in e.columns)
@@ -81,7 +87,7 @@ def columns_and_dtypes(e: Evidence) -> Finding | None:
         what = f"samples lack one of {', '.join(sorted(needed))}"
         return Finding("error", what, missing, of, fix="give every sample the same token columns")
     if count > 0.5 * of:
-        return Finding("note", "samples have different columns", count, of, f"sample {first}")
+        return Finding("note", "samples have different columns", count, of, _place(e.places, first))
     return fine("columns and dtypes agree", columns=", ".join(sorted(common)))
 
 
@@ -91,14 +97,20 @@ def empty_samples(e: Evidence) -> Finding | None:
         count, of, first = among(not len(s.ids) for s in e.documents)
         where = e.documents[first].name if count else None
     elif e.raw:
-        count, of, first = among(not any(t.strip() for t in texts(r)) and not _filled(r) for r in e.raw)
-        where = f"sample {first}"
+        said = [{k: v for k, v in r.items() if k != "id"} for r in e.raw]
+        count, of, first = among(not any(t.strip() for t in texts(r)) and not _filled(r) for r in said)
+        where = _place(e.raw_places, first) if count else None
     else:
         return None
     if not count:
         return fine("no sample is empty")
     fix = "drop them: .filter(lambda length: length > 0, columns=['length'])"
     return Finding(graver(count / of, error=0.01), "samples are empty", count, of, where, fix)
+
+
+def _place(places: Sequence[str], number: int) -> str:
+    """Say where a sample is: by its file and line or its id, else by its number among those looked at."""
+    return places[number] if number < len(places) else f"sample {number} of those looked at"
 
 
 def _filled(record: Mapping[str, Any]) -> bool:
@@ -108,7 +120,14 @@ def _filled(record: Mapping[str, Any]) -> bool:
 def ids_in_the_table(e: Evidence) -> Finding | None:
     """Find token ids that the embedding table has no row for."""
     rows = e.embedding or (e.words.size if e.words else None)
-    if rows is None or not e.segments:
+    if not e.segments:
+        return None
+    count, of, first = among(len(s.ids) and s.ids.min() < 0 for s in e.segments)
+    if count and rows is None:
+        worst = min(int(s.ids.min()) for s in e.segments if len(s.ids))
+        fix = "look how the ids were made; -100 belongs into labels, padding has an id of its own"
+        return Finding("error", f"token id {worst:,} is no token", count, of, e.segments[first].name, fix)
+    if rows is None:
         return None
     low = min((int(s.ids.min()) for s in e.segments if len(s.ids)), default=0)
     high = max((int(s.ids.max()) for s in e.segments if len(s.ids)), default=0)

@@ -16,6 +16,7 @@ from thalweg.plan.batch import bucket, padding_share
 WASTE = 0.25  # share of padding from which it is worth a change
 MANY = 16  # shapes of batches from which compilers and allocators suffer
 OUTLIER = 4.0  # times the median width
+TAIL = 3  # last tokens of a sample among which its end token stands: templates write a line break behind it
 PILE = 0.05  # share of samples at exactly the largest length that smells of truncation
 MOST = 100_000  # lengths that are packed to work out a saving
 
@@ -28,9 +29,9 @@ def truncation(e: Evidence) -> Finding | None:
     limit = e.max_length or max(len(s.ids) for s in some)
     at = [s for s in some if len(s.ids) == limit]
     ends = _ends(e)
-    whole = [s for s in at if int(s.ids[-1]) in ends]
+    whole = [s for s in at if any(int(t) in ends for t in s.ids[-TAIL:])]
     if e.max_length is None and (len(at) < max(2, PILE * len(some)) or len(whole) > 0.5 * len(at)):
-        return fine("no length at which samples pile up", longest=limit)
+        return fine("no length at which samples pile up without their end", longest=limit)
     if not at:
         return fine("no sample reaches the length limit", limit=limit)
     below = [s for s in some if len(s.ids) < limit]
@@ -40,6 +41,10 @@ def truncation(e: Evidence) -> Finding | None:
     share = len(at) / len(some)
     numbers = {"length": limit, "without an answer": len(lost), "answers cut": len(cut)}
     fix = "raise max_length, drop what is too long, or split plain text"
+    if e.max_length is None and not ends and not lost:  # a pile that may be meant: nothing says where a sample ends
+        what = "samples pile up at the greatest length, and no end token is known here"
+        fix = "say tokenizer= (--tokenizer), or max_length= (--max-length) where they were cut"
+        return Finding("note", what, len(at), len(some), at[0].name, fix, numbers={"length": limit})
     level = "error" if len(lost) > 0.01 * len(some) else graver(share, error=1.1, warning=PILE)
     return Finding(level, "samples are cut at the limit", len(at), len(some), at[0].name, fix, numbers=numbers)
 

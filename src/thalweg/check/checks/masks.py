@@ -17,9 +17,15 @@ LEAST = 8  # labels of a sample below which nothing is said of a shift
 
 
 def equal_lengths(e: Evidence) -> Finding | None:
-    """See that ids, labels and mask of a sample are equally long."""
+    """See that ids, labels and mask of a sample are equally long, and that spans of the loss lie inside the ids."""
     if not e.documents or all(s.labels is None and s.attention is None for s in e.documents):
         return None
+    count, of, first = among(s.beyond for s in e.documents)
+    if count:
+        s = e.documents[first]
+        what = f"spans of the loss go beyond their tokens; the first: {list(s.beyond[0])} over {len(s.ids):,} tokens"
+        fix = "write spans with 0 <= start <= end <= number of tokens"
+        return Finding("error", what, count, of, s.name, fix)
     count, of, first = among(
         any(v is not None and len(v) != len(s.ids) for v in (s.labels, s.attention)) for s in e.documents
     )
@@ -44,7 +50,7 @@ def labels_inside_the_vocabulary(e: Evidence) -> Finding | None:
 
     count, of, first = among(wrong(s.labels) for s in marked if s.labels is not None)
     if not count:
-        return fine("labels are tokens of the vocabulary or -100")
+        return None if rows is None else fine("labels are tokens of the vocabulary or -100")
     labels = marked[first].labels
     assert labels is not None
     used = labels[labels != IGNORE_INDEX]
