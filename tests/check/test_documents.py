@@ -33,3 +33,34 @@ def test_documents_of_a_folder_or_file_are_shown(tmp_path, texts, writer):
     late = CliRunner().invoke(cli, ["inspect", str(tmp_path / "out"), "--row", "9"])
     assert late.exit_code == 1
     assert "there is no document 9" in late.output
+
+
+def test_conversations_are_shown_and_rows_with_neither_text_nor_turns_are_counted(tmp_path):
+    turns = [{"role": "user", "content": "how deep?"}, {"role": "assistant", "content": "two metres"}]
+    chat = {"id": "c", "messages": turns}
+    rows = [{"id": "a", "score": 1}, chat, {"id": "t", "text": "plain"}, {"id": "l", "messages": turns, "text": None}]
+    file = tmp_path / "mixed.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = CliRunner().invoke(cli, ["inspect", str(file), "-n", "4", "--json"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert [(d["id"], d["text"]) for d in found] == [
+        ("c", "user: how deep?\nassistant: two metres"),
+        ("t", "plain"),
+        ("l", "user: how deep?\nassistant: two metres"),
+    ]
+    assert "passed over: 1 row with neither a text nor a conversation" in result.stderr
+    (tmp_path / "chat.jsonl").write_text(json.dumps(chat) + "\n")
+    assert (
+        "assistant: two metres" in CliRunner().invoke(cli, ["inspect", str(tmp_path / "chat.jsonl"), "-n", "1"]).output
+    )
+
+
+def test_a_file_without_any_text_says_so_and_not_to_give_a_smaller_row(tmp_path):
+    file = tmp_path / "numbers.jsonl"
+    file.write_text(json.dumps({"id": "a", "score": 1}) + "\n")
+    result = CliRunner().invoke(cli, ["inspect", str(file)])
+    assert result.exit_code == 1
+    assert "1 row has neither a text nor a conversation" in result.output
+    assert "smaller" not in result.output
+    assert "file.py:feed" in result.output

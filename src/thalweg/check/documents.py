@@ -1,21 +1,25 @@
 """Documents of files that pipelines read and write: what `thalweg inspect` shows where there is no record set.
 
-Decides by the ending which reader is asked. Knows no format.
+Decides by the ending which reader is asked, and that a row without a text is shown as the conversation it holds.
+Knows no format.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from thalweg import steps
-from thalweg.core.errors import InputError
+from thalweg.core.errors import InputError, ThalwegError
+from thalweg.encode.layouts import read, recognise
 from thalweg.steps.folder import Folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from thalweg.core.document import Document
+    from thalweg.steps.readers.base import BaseDiskReader
 
 READERS = {
     ".jsonl": "JsonlReader",
@@ -26,6 +30,7 @@ READERS = {
     ".wet": "WarcReader",
 }
 PACKED = ("", ".gz", ".zst", ".bz2", ".xz")
+TEXTLESS = "rows without text"
 SHOWN = 600  # characters of a text
 
 
@@ -46,31 +51,72 @@ def _reader_of(path: str) -> str | None:
     return None
 
 
-def documents(files: list[str], first: int, count: int) -> list[dict[str, Any]]:
+def documents(files: list[str], first: int, count: int, passed: Counter[str] | None = None) -> list[dict[str, Any]]:
     """Read some documents: {"id", "text", "characters", "metadata"} each.
 
     Args:
         files: as `files_with_documents` gives them; only those are opened that are reached.
         first: how many to pass over.
         count: how many to give.
+        passed: counts the rows on the way that have neither text nor conversation, under `TEXTLESS`.
 
     Raises:
         InputError: there are not so many.
     """
-    every = chain.from_iterable(map(_read, files))
+    passed = Counter() if passed is None else passed
+    every = chain.from_iterable(_read(file, passed) for file in files)
     found = [
         {"id": d.id, "characters": len(d.text), "metadata": d.metadata, "text": d.text}
         for d in islice(every, first, first + count)
     ]
     if not found:
-        raise InputError(f"there is no document {first}", where=files[0], fix="give a smaller --row")
+        raise _none(files[0], first, passed[TEXTLESS])
     return found
 
 
-def _read(path: str) -> Iterator[Document]:
+def _none(file: str, first: int, textless: int) -> InputError:
+    """Say why no document is shown."""
+    if textless:
+        rows = "1 row has" if textless == 1 else f"{textless:,} rows have"
+        what = f"there is no document {first}: {rows} neither a text nor a conversation of a known layout"
+        fix = (
+            "look at the rows as they are: in a Python file write feed = tw.from_files(PATH), and inspect file.py:feed"
+        )
+        return InputError(what, where=file, fix=fix)
+    fix = "give a smaller --row" if first else "name a file that holds documents"
+    return InputError(f"there is no document {first}", where=file, fix=fix)
+
+
+def _read(path: str, passed: Counter[str]) -> Iterator[Document]:
     name = _reader_of(path)
     assert name is not None
-    yield from getattr(steps, name)(path).run()
+    reader: BaseDiskReader = getattr(steps, name)(path)
+    made = reader.adapter
+
+    def shown(data: dict[str, Any], file: str, id_in_file: int | str) -> dict[str, Any]:
+        said = "" if data.get(reader.text_key) else conversation_text(data)
+        parts = made(data, file, id_in_file)
+        parts["text"] = parts.get("text") or said
+        if said and isinstance(parts.get("metadata"), dict):  # its turns are the text now
+            parts["metadata"] = {k: v for k, v in parts["metadata"].items() if not _turns(v)}
+        passed[TEXTLESS] += not parts["text"]
+        return parts
+
+    reader.adapter, reader.custom_adapter, reader.plain = shown, True, False
+    yield from reader.run()
+
+
+def _turns(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
+
+
+def conversation_text(record: Mapping[str, Any]) -> str:
+    """Write a conversation of a known layout, a turn a line under its role; "" for anything else."""
+    try:
+        turns = read(dict(record), recognise(dict(record))).messages
+    except (ThalwegError, AttributeError, KeyError, TypeError, ValueError):
+        return ""
+    return "\n".join(f"{turn.role}: {turn.text()}" for turn in turns)
 
 
 def text_of(found: list[dict[str, Any]]) -> str:

@@ -3,11 +3,12 @@
 Decides the command's options. What is shown is the business of `check.inspect`.
 """
 
+from collections import Counter
 from pathlib import Path
 
 import click
 
-from thalweg.cli.output import can_be_written, json_option, print_json, with_settings, words_argument
+from thalweg.cli.output import can_be_written, counted, json_option, print_json, say, with_settings, words_argument
 
 
 @click.command()
@@ -67,7 +68,7 @@ def command(
 
 def _documents(target: str, row: int, count: int, as_json: bool) -> bool:
     """Show the documents of a target that holds some and is no record set; say whether it does."""
-    from thalweg.check.documents import documents, files_with_documents, text_of  # noqa: PLC0415
+    from thalweg.check.documents import TEXTLESS, documents, files_with_documents, text_of  # noqa: PLC0415
     from thalweg.store.records import place  # noqa: PLC0415
 
     path = Path(target)
@@ -76,9 +77,13 @@ def _documents(target: str, row: int, count: int, as_json: bool) -> bool:
     files = files_with_documents(target)
     if not files:
         return False
-    found = documents(files, row, count)
+    passed: Counter[str] = Counter()
+    found = documents(files, row, count, passed)
     if as_json:
         print_json(found)
     else:
         click.echo(text_of(found))
+    if passed[TEXTLESS]:
+        rows = counted(passed[TEXTLESS], "row")
+        say(f"passed over: {rows} with neither a text nor a conversation; inspect file.py:feed shows them as they are")
     return True
