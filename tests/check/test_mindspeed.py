@@ -1,8 +1,7 @@
 """Configurations of MindSpeed-MM as they stand, looked at: what training would get, and what is wrong with it."""
 
-import importlib
 import json
-import sys
+import runpy
 from pathlib import Path
 
 import pytest
@@ -28,8 +27,9 @@ def job(tmp_path_factory):
         pytest.skip("../shared/documents is not beside the checkout")
     text, folder = document.read_text("utf-8"), tmp_path_factory.mktemp("job")
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "examples" / "mindspeed"))
-        data, models = (importlib.import_module(name) for name in ("data", "models"))
+        data, models = (
+            runpy.run_path(str(ROOT / "examples" / "mindspeed" / f"{name}.py")) for name in ("data", "models")
+        )
         patch.chdir(folder)
         for name, start in CONFIGS.items():
             written = text[text.index(start) : text.index("bash examples", text.index(start))].rstrip()
@@ -37,11 +37,9 @@ def job(tmp_path_factory):
             from thalweg.bind.mindspeed import load_config
 
             told = load_config(name).dataset_param
-            models.make(told["preprocess_parameters"]["model_name_or_path"], name.replace("omni", "Qwen3"))
-            data.make(told["basic_parameters"]["dataset"], told["basic_parameters"]["dataset_dir"], COUNT)
+            models["make"](told["preprocess_parameters"]["model_name_or_path"], name.replace("omni", "Qwen3"))
+            data["make"](told["basic_parameters"]["dataset"], told["basic_parameters"]["dataset_dir"], COUNT)
         yield folder
-    for name in ("data", "models"):
-        sys.modules.pop(name, None)
 
 
 @pytest.fixture(autouse=True)

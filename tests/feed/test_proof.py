@@ -225,6 +225,7 @@ def feed_of(then):
 
 
 # E46 E49
+@pytest.mark.filterwarnings("ignore::thalweg.feed.even.BalanceWarning")  # steps of other layouts are less even
 @pytest.mark.parametrize("name", SHAPED)
 @pytest.mark.parametrize("tail", ["drop", "carry", "pad"])
 def test_balance_buckets_and_budgets_are_proved_and_explained_too(tmp_path, name, tail):

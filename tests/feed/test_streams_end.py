@@ -104,8 +104,9 @@ def test_signals_leave_no_process(mode, number):
     _, err = run.communicate(timeout=30)
     assert run.returncode in {-number, 130}
     if number == signal.SIGINT:
-        assert err.count("Traceback") == 1
-        assert "KeyboardInterrupt" in err
+        assert (
+            err.count("\nKeyboardInterrupt") == 1
+        )  # of this process alone; it may have come while another was handled
     assert all_gone(pids, 10)
 
 
