@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from thalweg.check.words import tokenizer_of
 from thalweg.core.errors import RecordsError, RunError
 from thalweg.run import LocalPipelineExecutor
 from thalweg.run.copies import copies_of
@@ -45,7 +46,9 @@ def test_all_parts_become_one_set_in_the_order_of_ranks_and_rows_say_where_they_
     assert sorted((p.name, p.stat().st_mtime_ns) for p in (tmp_path / "rec").iterdir()) == before
 
 
+@pytest.mark.slow
 def test_conversations_without_text_become_records_and_other_textless_rows_spend_the_budget(tmp_path, qwen):
+    tokenizer = qwen.name_or_path
     source = tmp_path / "in"
     source.mkdir()
     said = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}]
@@ -60,18 +63,21 @@ def test_conversations_without_text_become_records_and_other_textless_rows_spend
         (source / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in some))
 
     write(rows)
-    stats = launch("chat", EncodeChat(qwen))
+    stats = launch("chat", EncodeChat(tokenizer))
     assert stats[0].tally.dropped == {"no_text": 1}  # no known layout, and one bad row is always allowed
     records = open_records(tmp_path / "chat")
     assert [records[i]["id"] for i in range(2)] == ["a", "b"]
     assert len(records) == 2
+    assert tokenizer_of(None, records.lineage).decode(records[0]["input_ids"]).count("Hello!") == 1
+    moved = {**records.lineage, "tokenizer": "another"}  # by now another tokenizer lies in that folder
+    assert tokenizer_of(None, moved) is None
     write([{**row, "id": str(k)} for k in range(5) for row in rows[:1]])
     with pytest.raises(RunError, match=r"no_text.*a\.jsonl, row.*EncodeChat"):
-        launch("text", EncodeText(qwen))
+        launch("text", EncodeText(tokenizer))
     write([{"id": str(k), "talk": said} for k in range(5)])
     with pytest.raises(RunError, match="no_text"):
-        launch("unknown", EncodeChat(qwen))
-    launch("named", EncodeChat(qwen, columns={"messages": "talk"}))
+        launch("unknown", EncodeChat(tokenizer))
+    launch("named", EncodeChat(tokenizer, columns={"messages": "talk"}))
     assert len(open_records(tmp_path / "named")) == 5
 
 

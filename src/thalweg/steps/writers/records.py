@@ -29,8 +29,8 @@ class RecordsWriter(PipelineStep):
 
     Args:
         output_folder: directory of the set, or a URL.
-        schema, shard_bytes, vocab_size, facts, lineage: as for `tw.create_records`. Tokenizer digest, vocabulary size
-            and special ids are taken from the encoding step before this one where they are not given.
+        schema, shard_bytes, vocab_size, facts, lineage: as for `tw.create_records`. Tokenizer digest and folder,
+            vocabulary size and special ids are taken from the encoding step before this one where not given.
 
     Every rank writes its part; when all ranks are complete the parts become one set, in the order of the ranks.
     """
@@ -133,4 +133,12 @@ def lineage_of(step: Any) -> dict[str, Any]:
     tokenizer = getattr(encoder, "words", None) or encoder.tokenizer
     found: dict[str, Any] = {"tokenizer": tokenizer_digest(tokenizer), "encoder": encoder.digest}
     found |= {"vocab_size": vocabulary.size, "eos_id": vocabulary.eos_id, "pad_id": vocabulary.pad_id}
+    found["tokenizer_path"] = folder_of(step, tokenizer)
     return {name: value for name, value in found.items() if value is not None}
+
+
+def folder_of(step: Any, tokenizer: Any) -> str | None:
+    """Give the folder of a step's tokenizer, so that who looks at the records finds it; None for a hub name."""
+    given = step.arguments.get("tokenizer_or_path") if isinstance(step, PipelineStep) else None
+    named = given if isinstance(given, str | Path) else getattr(tokenizer, "name_or_path", None)
+    return str(Path(named).resolve()) if isinstance(named, str | Path) and named and Path(named).is_dir() else None
