@@ -252,6 +252,13 @@ def test_several_row_lengths_on_a_stream_are_refused():
         source([3]).map(lambda s: s).pack((32, 64), overlong="drop")
 
 
+def test_buckets_without_a_size_for_longer_samples_are_refused_with_the_number_of_sizes():
+    with pytest.raises(ConfigError, match=r"4 boundaries make 5 buckets, and there are 4 sizes.*Try: 5 sizes"):
+        source([3]).bucket([128, 256, 512, 1024], [32, 16, 8, 4])
+    with pytest.raises(ConfigError, match=r"do not rise.*Try: \.bucket\(\[8, 16\]"):
+        source([3]).bucket([16, 8], [4, 2, 1])
+
+
 def test_the_tail_of_a_state_is_compared_where_it_decides_the_order():
     feed = source([3, 9, 14] * 9).shuffle().bucket([8], [2, 2])
     state = loader(feed, tail="carry").state_dict()

@@ -282,7 +282,15 @@ class Feed:
         pad_id: int | None = None,
         collate: Any = "hf",
     ) -> "Feed":
-        """Batch samples of like length: bucket i holds lengths up to boundaries[i], sizes has one more entry."""
+        """Batch samples of like length, each bucket with its own batch size.
+
+        Args:
+            boundaries: tokens, rising; bucket i holds lengths above boundaries[i - 1] and up to boundaries[i].
+            sizes: rows of a batch of each bucket, and one more for samples longer than the last boundary.
+            remainder: last batch of a bucket: "pad" (rows of weight zero), "keep" (smaller), "drop", "up" a bucket.
+            pad_to: "longest" sample of the batch, or the bucket's "boundary".
+            pad, pad_to_multiple_of, pad_id, collate: as for `batch`.
+        """
         return self._then(
             st.Bucket(tuple(boundaries), tuple(sizes), remainder, pad, pad_to, pad_to_multiple_of, pad_id, collate)
         )

@@ -140,11 +140,12 @@ def _check_batch(stage: Any, before: Sequence[Stage]) -> None:
     elif isinstance(stage, TokenBudget):
         _positive(stage.tokens, "tokens", stage)
     else:
-        if len(stage.sizes) != len(stage.boundaries) + 1 or list(stage.boundaries) != sorted(set(stage.boundaries)):
-            raise ConfigError(
-                f"{len(stage.boundaries)} boundaries need {len(stage.boundaries) + 1} batch sizes and must rise",
-                where=str(stage),
-            )
+        n, m, rising, where = len(stage.boundaries), len(stage.sizes), sorted(set(stage.boundaries)), str(stage)
+        if list(stage.boundaries) != rising:
+            raise ConfigError("the boundaries do not rise", where=where, fix=f".bucket({rising}, ...)")
+        if m != n + 1:
+            fix = f"{n + 1} sizes, the last for samples longer than the last boundary"
+            raise ConfigError(f"{n} boundaries make {n + 1} buckets, and there are {m} sizes", where=where, fix=fix)
         for size in stage.sizes:
             _positive(size, "batch size", stage)
     _positive(stage.pad_to_multiple_of, "pad_to_multiple_of", stage)
