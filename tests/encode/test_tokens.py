@@ -31,6 +31,18 @@ def test_a_path_without_a_tokenizer_is_named(tmp_path):
         load_tokenizer(tmp_path)
 
 
+def test_a_wrong_name_is_refused_soon_where_no_hub_answers(tmp_path, monkeypatch):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nothing listens
+    with pytest.raises(InputError, match=r"there is no folder .*nowhere"):
+        load_tokenizer(tmp_path / "nowhere")
+    with pytest.raises(InputError, match=r"no tokenizer loads from 'nowhere'") as told:
+        load_tokenizer("nowhere")
+    assert ".. Try" not in str(told.value)
+
+
 def test_a_folder_of_ranks_alone_is_refused_with_how_to_convert_them(tmp_path):
     (tmp_path / "mine.tiktoken").write_text("YQ== 0\n")
     with pytest.raises(InputError, match=r"mine\.tiktoken holds ranks.*TikTokenConverter"):

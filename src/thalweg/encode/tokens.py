@@ -7,6 +7,7 @@ tokens the tokenizer itself puts around a text. Knows no template and no sample.
 import json
 from dataclasses import dataclass
 from hashlib import blake2b
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from thalweg.core.errors import ConfigError, InputError
 from thalweg.core.extras import need
+from thalweg.encode.hub import answers, may_be_name
 from thalweg.encode.kept import Kept, kept_or_made, stamps
 from thalweg.encode.qwen import byte_alphabet, cache_folder, chatml_template, qwen_tokenizer
 
@@ -44,11 +46,11 @@ def load_tokenizer(path_or_object: Any) -> Any:
     if isinstance(path_or_object, (str, Path)):
         transformers = need("transformers", why="load_tokenizer")
         try:
-            return transformers.AutoTokenizer.from_pretrained(str(path_or_object))
+            return transformers.AutoTokenizer.from_pretrained(str(path_or_object), **_reach(str(path_or_object)))
         except (OSError, ValueError) as error:
             alone = sorted(Path(path_or_object).glob("*.tiktoken")) if Path(path_or_object).is_dir() else []
             raise InputError(
-                f"no tokenizer loads from {str(path_or_object)!r}: {str(error).splitlines()[0]}",
+                f"no tokenizer loads from {str(path_or_object)!r}: {str(error).splitlines()[0].rstrip('.')}",
                 fix=f"{alone[0].name} holds ranks, which do not say how text is cut or which tokens are special: give"
                 " the model's tokenizer.json, or convert the ranks once with transformers' TikTokenConverter"
                 if alone
@@ -62,6 +64,16 @@ def load_tokenizer(path_or_object: Any) -> Any:
             fix="give a directory, a hub name, or what AutoTokenizer.from_pretrained returns",
         )
     return candidate
+
+
+def _reach(name: str) -> dict[str, bool]:
+    """Keep to this machine's files where the name cannot be the hub's, or no hub answers."""
+    constants = import_module("huggingface_hub.constants")
+    if Path(name).exists() or constants.HF_HUB_OFFLINE:
+        return {}
+    if not may_be_name(name):
+        raise InputError(f"there is no folder {name!r}", fix="give a directory with tokenizer.json, or a hub name")
+    return {} if answers(constants.ENDPOINT) else {"local_files_only": True}
 
 
 def shared_tokenizer(path_or_object: Any) -> Any:
