@@ -58,9 +58,9 @@ def test_conversations_are_shown_and_rows_with_neither_text_nor_turns_are_counte
 
 def test_a_file_without_any_text_says_so_and_not_to_give_a_smaller_row(tmp_path):
     file = tmp_path / "numbers.jsonl"
-    file.write_text(json.dumps({"id": "a", "score": 1}) + "\n")
+    file.write_text("".join(json.dumps({"id": str(n), "score": 1}) + "\n" for n in range(3)))
     result = CliRunner().invoke(cli, ["inspect", str(file)])
     assert result.exit_code == 1
-    assert "1 row has neither a text nor a conversation" in result.output
+    assert "3 rows have neither a text nor a conversation" in result.output
     assert "smaller" not in result.output
     assert "file.py:feed" in result.output

@@ -91,19 +91,20 @@ def _read(path: str, passed: Counter[str]) -> Iterator[Document]:
     name = _reader_of(path)
     assert name is not None
     reader: BaseDiskReader = getattr(steps, name)(path)
-    made = reader.adapter
+    reader.conversation = _any  # rows without text come too: whether they hold turns is seen here
+    for document in reader.run():
+        if not document.text:
+            document.text = conversation_text(document.metadata)
+            document.metadata = {k: v for k, v in document.metadata.items() if not _turns(v)}  # they are the text now
+        if document.text:
+            yield document
+        else:
+            passed[TEXTLESS] += 1
 
-    def shown(data: dict[str, Any], file: str, id_in_file: int | str) -> dict[str, Any]:
-        said = "" if data.get(reader.text_key) else conversation_text(data)
-        parts = made(data, file, id_in_file)
-        parts["text"] = parts.get("text") or said
-        if said and isinstance(parts.get("metadata"), dict):  # its turns are the text now
-            parts["metadata"] = {k: v for k, v in parts["metadata"].items() if not _turns(v)}
-        passed[TEXTLESS] += not parts["text"]
-        return parts
 
-    reader.adapter, reader.custom_adapter, reader.plain = shown, True, False
-    yield from reader.run()
+def _any(document: Document) -> bool:
+    del document
+    return True
 
 
 def _turns(value: Any) -> bool:
