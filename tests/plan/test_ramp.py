@@ -5,26 +5,11 @@ from itertools import islice
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plan_rows import Rows
 from thalweg.plan.ramp import Ramp
 from thalweg.plan.steps import Place, Walk
 
 TAILS = ["drop", "carry", "pad", "repeat"]
-
-
-class Rows:
-    """Blocks of given numbers of rows, the same in each epoch."""
-
-    def __init__(self, *blocks):
-        self.blocks = blocks
-
-    def num_blocks(self, epoch):
-        return len(self.blocks)
-
-    def num_rows(self, epoch, number):
-        return self.blocks[number]
-
-    def rows(self, epoch):
-        return sum(self.blocks)
 
 
 @st.composite

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from plan_rows import Rows
 from planned_oracle import arguments, layouts, make_model, make_order, model
 from thalweg.core.errors import ConfigError
 from thalweg.plan.epoch import Order
@@ -16,22 +17,6 @@ from thalweg.plan.steps import Place, Walk, cut, shares
 from thalweg.plan.table import SourceTable
 
 TAILS = ["drop", "carry", "pad", "repeat"]
-
-
-class Rows:
-    """Blocks of given numbers of rows, the same in each epoch."""
-
-    def __init__(self, *blocks):
-        self.blocks = blocks
-
-    def num_blocks(self, epoch):
-        return len(self.blocks)
-
-    def num_rows(self, epoch, number):
-        return self.blocks[number]
-
-    def rows(self, epoch):
-        return sum(self.blocks)
 
 
 def flat(step):

@@ -73,18 +73,30 @@ def hold(file: IO[bytes]) -> None:
             return
 
 
+def locked(file: IO[bytes]) -> bool:
+    """Say whether a process holds a file (see `hold`) that was opened here once more; False where there are no locks.
+
+    Raises:
+        OSError: it cannot be told.
+    """
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
+
+
 def alive(path: Path) -> bool:
     """Say whether the process that writes a file lives; True where that cannot be told."""
     if fcntl is None:
         return True
     with path.open("rb") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+            return locked(file)
         except OSError:
             return True
-        return False
 
 
 def ended(path: Path) -> bool:

@@ -16,11 +16,6 @@ from thalweg.core.errors import AgreementError
 from thalweg.feed import legs
 from thalweg.feed.passes import cache_folder
 
-try:
-    import fcntl
-except ImportError:  # pragma: no cover  (Windows: no locks, so nobody's word counts)
-    fcntl = None  # type: ignore[assignment]
-
 _begun: Counter[tuple[str, int]] = Counter()  # agreements of this process: the k-th of one rank is that of all
 
 
@@ -73,7 +68,9 @@ class Statement:
         found: dict[int, str] = {}
         for other in there.glob("[0-9]*.*"):
             with contextlib.suppress(OSError, ValueError):
-                if other == path or _lives(other):
+                with other.open("rb") as read:
+                    lives = other == path or legs.locked(read)
+                if lives:
                     found[int(other.name.partition(".")[0])] = other.read_text()
                 else:
                     other.unlink()  # left by an earlier start
@@ -90,18 +87,6 @@ class Statement:
             name.with_name(name.name.removeprefix(".")).unlink()
             name.parent.rmdir()  # the last one out
             self.folder.rmdir()
-
-
-def _lives(path: Path) -> bool:
-    """Say whether the process that wrote a file surely lives; False where that cannot be told."""
-    if fcntl is None:
-        return False
-    with path.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
 
 
 def statement_of(rank: int, ledger: Path | None) -> Statement | None:
