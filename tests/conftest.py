@@ -2,6 +2,7 @@
 
 import json
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,14 @@ from warm import Warm
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a job that a script put into the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def own_file_systems():
+    """No module meets another's S3 server: s3fs keeps a file system without options for the whole process."""
+    yield
+    if "s3fs" in sys.modules:
+        sys.modules["s3fs"].S3FileSystem.clear_instance_cache()
 
 
 @pytest.fixture(scope="session")
