@@ -1,7 +1,7 @@
 """What real libraries do with a batch and a feed, as the names of the interface take it for granted.
 
 F1 to F3 are in tests/encode/test_isolation.py, F6 in tests/bind/torch, F7 and F8 in tests/bind/trainer, F10 in
-tests/bind/megatron and tests/encode/test_collate.py, F11 in tests/bind/mindspeed.
+tests/bind/megatron and tests/encode/test_collate.py, F11 in tests/check/test_mindspeed.py.
 """
 
 import inspect

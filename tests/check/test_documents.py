@@ -1,6 +1,7 @@
 """Documents that pipelines read and write can be looked at by the command that shows record sets."""
 
 import json
+from html import escape
 
 import pytest
 from click.testing import CliRunner
@@ -30,6 +31,14 @@ def test_documents_of_a_folder_or_file_are_shown(tmp_path, texts, writer):
     shown = CliRunner().invoke(cli, ["inspect", str(tmp_path / "out"), "-n", "2"]).output
     assert "== 1  507 characters" in shown
     assert "   score: 1" in shown
+    page = tmp_path / "page.html"
+    paged = CliRunner().invoke(cli, ["inspect", str(tmp_path / "out"), "-n", "5", "--html", str(page)])
+    assert paged.stderr == f"written: {page}\n"
+    assert paged.stdout == ""
+    text = page.read_text("utf-8")
+    assert all(escape(d.text) in text for d in texts)  # whole, where a terminal shows the beginning
+    assert "<small>507 characters" in text
+    assert "in the loss" not in text
     late = CliRunner().invoke(cli, ["inspect", str(tmp_path / "out"), "--row", "9"])
     assert late.exit_code == 1
     assert "there is no document 9" in late.output

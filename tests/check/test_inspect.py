@@ -111,7 +111,18 @@ def test_a_look_at_a_loader_consumes_nothing(records):
         (lambda path: inspect(path, step=1), ConfigError, "--row"),
         (lambda path: inspect(path, n=0), ConfigError, "at least 1"),
         (lambda _: inspect(object()), ConfigError, "holds no samples"),
-        (lambda path: inspect(tw.from_records(path).pack(64).batch(1, pad_id=0), step=99), InputError, "no step 99"),
+        (
+            lambda path: inspect(tw.from_records(path).batch(4, pad_id=0), step=99, world=2),
+            InputError,
+            "no step 99: on 2 ranks an epoch has 3 steps.*0 to 2",
+        ),
+        (lambda path: inspect(tw.from_records(path).batch(4, pad_id=0), step=6), InputError, "no step 6: .* 6 steps"),
+        (lambda path: inspect(tw.from_records(path).batch(25, pad_id=0), step=0), InputError, "a smaller batch"),
+        (
+            lambda path: inspect(tw.from_stream(lambda: iter(tw.from_records(path))).batch(4, pad_id=0), step=7),
+            InputError,
+            "no step 7: .* 6 steps",
+        ),
         (lambda path: inspect(tw.from_records(path).pack(64).batch(1), rank=2, world=2, step=0), ConfigError, "rank"),
     ],
 )

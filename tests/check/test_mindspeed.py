@@ -5,6 +5,7 @@ import runpy
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 import thalweg as tw
@@ -66,6 +67,32 @@ def test_a_fault_in_the_data_or_in_a_key_is_found_and_the_command_ends_with_one(
     assert "prompts off the loss" in {f["check"] for f in found["findings"] if f["level"] == "error"}
 
 
+@pytest.mark.parametrize("name", CONFIGS)
+def test_profile_measures_a_configuration_as_it_stands(name):
+    done = CliRunner().invoke(cli, ["profile", name, "--steps", "4", "--json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["batches"] == 4
+    (label,) = found["costs"]["maps"]  # its calls may all have run before the clock: so many go ahead
+    assert "fn=Preprocessing" in label
+    assert found["costs"]["collate"] > 0
+    assert set(found["rates"]) >= {"as it is", "without functions", "without training"}
+    assert found["verdict"].startswith("preprocessing is")
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_tune_tries_a_configuration_as_it_stands_and_writes_what_it_found_beside(name):
+    was = Path(name).read_text("utf-8")
+    done = CliRunner().invoke(cli, ["tune", name, "--seconds", "1", "--steps", "2", "--json", "--write", "best.yaml"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["title"] == f"{name}:train"
+    assert all(trial["rate"] > 0 for trial in found["tried"])
+    assert yaml.safe_load(Path("best.yaml").read_text("utf-8")) == found["settings"]
+    assert Path(name).read_text("utf-8") == was
+
+
+# F11
 def test_story_11_mindspeed_mm(capsys):
     from thalweg.bind.mindspeed import build_mm_dataloader, build_mm_dataset, load_config
 
@@ -75,6 +102,9 @@ def test_story_11_mindspeed_mm(capsys):
     dl = build_mm_dataloader(
         ds, cfg.dataloader_param, micro_batch_size=1, seq_length=4096, num_workers=8, seed=42
     )  # fmt: skip
+    assert (
+        not {"micro_batch_size", "num_workers", "seed"} & cfg.dataloader_param.keys()
+    )  # words of the call, not JSON's
     seen = [batch["input_ids"].shape[0] for batch in dl]
     dl.close()
     assert seen == [1] * COUNT

@@ -155,4 +155,25 @@ def test_without_workers_a_pass_runs_in_the_thread_that_asks():
 def test_a_progress_line_says_how_far_a_long_pass_is(monkeypatch, capsys):
     monkeypatch.setattr(once, "QUIET", 0.0)
     assert source().filter(keep).num_rows == 334
-    assert "of 10 pieces" in capsys.readouterr().err
+    lines = capsys.readouterr().err.splitlines()
+    assert ": 0 of 10 pieces, 10% of the next" in lines[0]  # not only when a whole piece is done
+    assert ": 9 of 10 pieces, 90% of the next" in lines[-2]
+    assert "from before" not in lines[0]
+
+
+def test_a_pass_that_goes_on_counts_the_pieces_of_before_from_its_first_line_on(monkeypatch, capsys):
+    calls = []
+
+    def run():
+        with once.in_this_thread(True):
+            return source().map(Counted(calls, [450]), remove_columns=["value"]).cache().num_rows
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    now = [0.0]
+    monkeypatch.setattr(once.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(Counted, "__call__", lambda self, sample: now.__setitem__(0, now[0] + 1) or encode(sample))
+    capsys.readouterr()
+    assert run() == N
+    lines = [line for line in capsys.readouterr().err.splitlines() if "pieces" in line]
+    assert ": 4 of 10 pieces (4 from before), 10% of the next, 590 s left" in lines[0]

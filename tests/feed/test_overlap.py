@@ -13,6 +13,10 @@ LONG = 30.0  # seconds after which a wait counts as never
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
+def source_of(rows, kind):
+    return tw.from_dataset(rows) if kind == "planned" else tw.from_stream(lambda: iter(rows))
+
+
 # E4
 @pytest.mark.parametrize("kind", ["planned", "stream"])
 def test_functions_work_on_later_samples_while_the_loop_holds_a_batch(kind):
@@ -25,7 +29,7 @@ def test_functions_work_on_later_samples_while_the_loop_holds_a_batch(kind):
         return sample
 
     rows = [{"input_ids": [n, n]} for n in range(64)]
-    head = tw.from_dataset(rows) if kind == "planned" else tw.from_stream(lambda: iter(rows))
+    head = source_of(rows, kind)
     feed = head.map(fn, mode="threads", workers=2).batch(2)
     assert feed.kind == ("planned" if kind == "planned" else "stream")
     loader = FeedLoader(feed, topology=tw.Topology(), prefetch=2)
@@ -38,16 +42,38 @@ def test_functions_work_on_later_samples_while_the_loop_holds_a_batch(kind):
 
 
 # E4
-def test_two_calls_of_a_function_run_at_the_same_time():
+@pytest.mark.parametrize("kind", ["planned", "stream"])
+def test_two_calls_of_a_function_run_at_the_same_time(kind):
     both = threading.Barrier(2)
 
     def fn(sample):
         both.wait(LONG)  # breaks, and fails the test, where calls wait for each other
         return sample
 
-    stream = tw.from_stream(lambda: iter([{"input_ids": [n]} for n in range(40)]))
-    loader = FeedLoader(stream.map(fn, mode="threads", workers=2).batch(2), topology=tw.Topology())
+    head = source_of([{"input_ids": [n]} for n in range(40)], kind)
+    loader = FeedLoader(head.map(fn, mode="threads", workers=2).batch(2), topology=tw.Topology())
     assert sum(len(b["input_ids"]) for b in loader) == 40
+    loader.close()
+
+
+# E4
+@pytest.mark.parametrize("kind", ["planned", "stream"])
+@pytest.mark.parametrize("prefetch", [1, 5])
+def test_as_many_batches_are_made_ahead_as_prefetch_says_while_the_loop_holds_one(kind, prefetch):
+    made, lock = [], threading.Condition()
+
+    def fn(sample):
+        with lock:
+            made.append(int(sample["input_ids"][0]))
+            lock.notify_all()
+        return sample
+
+    head = source_of([{"input_ids": [n]} for n in range(4000)], kind)
+    loader = FeedLoader(head.map(fn, mode="threads", workers=1).batch(1), topology=tw.Topology(), prefetch=prefetch)
+    batches = iter(loader)
+    next(batches)
+    with lock:  # training
+        assert lock.wait_for(lambda: len(made) >= 1 + prefetch, LONG)
     loader.close()
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import thalweg as tw
 from thalweg.cli.simulate import command
-from thalweg.core.errors import ConfigError
+from thalweg.core.errors import ConfigError, StateError
 from thalweg.feed.config import feed_of
 from thalweg.feed.even import BalanceWarning
 from thalweg.feed.ledger import verify_ledger
@@ -193,3 +193,23 @@ def test_a_ramp_on_a_stream_and_beside_one_global_number_is_refused():
     with pytest.raises(ConfigError, match="changes over the run"):
         loader(source().batch(RAMP), global_batch_size=8)
     assert source().batch([(0, 4)]).stages[-1].size == 4
+
+
+def test_a_state_of_another_ramp_is_refused_by_name_and_one_of_the_same_shape_goes_on():
+    run = loader(source().shuffle().batch(RAMP), epochs=None)
+    list(islice(iter(run), 20))
+    state = json.loads(json.dumps(run.state_dict()))
+    for other in ([(0, 1), (13, 2), (50, 3)], [(0, 1), (12, 2), (50, 4)], RAMP[:2]):
+        with pytest.raises(StateError, match=r"ramp .*differs"):
+            loader(source().shuffle().batch(other), epochs=None).load_state_dict(state)
+    # on half the ranks twice the rows of each: the same steps; and one number of rows may always change
+    for other, world in (([(0, 2), (12, 4), (50, 6)], 1), (RAMP, 2), (4, 1)):
+        gone = loader(source().shuffle().batch(other), tw.Topology(0, world), epochs=None)
+        gone.load_state_dict(state)
+        assert gone.step == 20
+    plain = loader(source().shuffle().batch(2), epochs=None)
+    list(islice(iter(plain), 3))
+    grown = loader(source().shuffle().batch(RAMP), epochs=None)
+    grown.load_state_dict(plain.state_dict())
+    assert grown.state_dict().keys() == state.keys() == plain.state_dict().keys()
+    assert grown.feed.fingerprint == plain.feed.fingerprint

@@ -184,6 +184,7 @@ def test_the_simulation_shows_shares_over_the_epoch_and_balance_on_a_page(tmp_pa
         "    rows = [{'input_ids': np.ones(4, np.int32), 'id': f'{name}{i}'} for i in range(n)]\n"
         "    return tw.from_dataset(rows, id='id')\n"
         "feed = tw.mix({'web': data('w', 40), 'code': data('c', 40)}).shuffle().pack(16).batch(1)\n"
+        "web = data('w', 40).batch(1)\n"
     )
     page = tmp_path / "page.html"
     out = CliRunner().invoke(main_group, ["simulate", f"{file}:feed", "--world", "1,2", "--html", str(page)])
@@ -197,4 +198,7 @@ def test_the_simulation_shows_shares_over_the_epoch_and_balance_on_a_page(tmp_pa
     assert shape
     assert shape[1] in text
     assert "requests a rank" in out.output
+    out = CliRunner().invoke(main_group, ["simulate", f"{file}:web", "--html", str(page)])
+    assert out.exit_code == 0, out.output
+    assert page.read_text().count("<svg") == 1  # one source has no shares to draw
     assert "web" in text

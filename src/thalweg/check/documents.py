@@ -11,6 +11,8 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from thalweg import steps
+from thalweg.check.report import Report
+from thalweg.check.tokens import View
 from thalweg.core.errors import InputError, ThalwegError
 from thalweg.encode.layouts import read, recognise
 from thalweg.steps.folder import Folder
@@ -120,6 +122,16 @@ def conversation_text(record: Mapping[str, Any]) -> str:
     return "\n".join(f"{turn.role}: {turn.text()}" for turn in turns)
 
 
+def report_of(title: str, found: list[dict[str, Any]]) -> Report:
+    """Give documents as a report, whole texts: what its page shows."""
+    views = [View(", ".join([str(d["id"]), *_metadata(d)]), (), d["text"]) for d in found]
+    return Report(title, {"documents shown": len(views)}, samples=views)
+
+
+def _metadata(document: dict[str, Any]) -> list[str]:
+    return [f"{k}: {str(v)[:200]}" for k, v in document["metadata"].items()]
+
+
 def text_of(found: list[dict[str, Any]]) -> str:
     """Write documents for people: a head, the metadata, and the beginning of the text."""
     blocks: list[str] = []
@@ -127,9 +139,5 @@ def text_of(found: list[dict[str, Any]]) -> str:
         text = document["text"]
         more = f" ... and {len(text) - SHOWN:,} characters more" if len(text) > SHOWN else ""
         head = f"== {document['id']}  {document['characters']:,} characters"
-        blocks.append(
-            "\n".join(
-                [head, *(f"   {k}: {str(v)[:200]}" for k, v in document["metadata"].items()), text[:SHOWN] + more]
-            )
-        )
+        blocks.append("\n".join([head, *(f"   {told}" for told in _metadata(document)), text[:SHOWN] + more]))
     return "\n\n".join(blocks)

@@ -72,7 +72,9 @@ def page(report: Shown) -> str:
         shown = "".join(f'<img alt="picture of a sample" src="{url}">' for url in report.pictures)
         parts.append(f'<h2>Pictures</h2><p class="pictures">{shown}</p>')
     if report.samples:
-        parts += [f"<h2>Samples, token by token</h2>{LEGEND}", *map(_sample, report.samples)]
+        encoded = any(view.documents for view in report.samples)
+        head = f"<h2>Samples, token by token</h2>{LEGEND}" if encoded else "<h2>Samples</h2>"
+        parts += [head, *map(_sample, report.samples)]
     title = escape(report.title)
     meta = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
     head = f"<head>{meta}<title>{title}</title><style>{STYLE}</style></head>"
@@ -98,10 +100,9 @@ def _finding(finding: Finding) -> str:
 
 
 def _sample(view: View) -> str:
-    counts = f"{view.num_tokens:,} tokens, {view.count('loss'):,} in the loss"
     documents = f"<pre>{escape(view.text)}</pre>" if view.text else ""
     documents += "".join(f"<pre>{''.join(_piece(piece) for piece in _merged(doc))}</pre>" for doc in view.documents)
-    return f'<div class="sample"><h3>{escape(view.title)} <small>{counts}</small></h3>{documents}</div>'
+    return f'<div class="sample"><h3>{escape(view.title)} <small>{view.size}</small></h3>{documents}</div>'
 
 
 def _merged(document: tuple[Piece, ...]) -> list[Piece | int]:

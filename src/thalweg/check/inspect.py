@@ -190,14 +190,18 @@ def _step(feed: Any, step: int, topology: Topology, options: Any) -> list[Any]:
         feed, topology=topology, workers=0, return_tensors="np", seed=seed, gradient_accumulation_steps=accumulation
     )
     try:
-        for batch in loader:
-            if batch.info.step == step:
-                return [batch]
-            if batch.info.step > step:
-                break
+        steps = len(loader) // accumulation if feed.kind == "planned" else None
+        if steps is None or 0 <= step < steps:
+            for batch in loader:
+                if batch.info.step == step:
+                    return [batch]
+                if batch.info.step > step:
+                    break
+            steps = loader.step
     finally:
         loader.close()
-    raise InputError(f"no step {step}", where="inspect", fix="ask for an earlier step")
+    what = f"no step {step}: on {topology.dp_size} rank{'s' * (topology.dp_size > 1)} an epoch has {steps:,} steps"
+    raise InputError(what, where="inspect", fix=f"ask for 0 to {steps - 1:,}" if steps else "a smaller batch has one")
 
 
 def _of_loader(title: str, loader: Any, n: int, tokenizer: Any) -> Report:

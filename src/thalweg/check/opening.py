@@ -118,7 +118,8 @@ def _is_settings(path: str) -> bool:
     return _foreign(held) or any(isinstance(v, list) and v and isinstance(v[0], dict) for v in held.values())
 
 
-def _is_foreign(path: str) -> bool:
+def is_foreign(path: str) -> bool:
+    """Say whether a file of settings is in the words of another trainer."""
     text = Path(path).read_text(encoding="utf-8") if "://" not in path else ""
     return any(f"{word}:" in text.replace('"', "") for word in FOREIGN)
 
@@ -137,7 +138,7 @@ def settings(path: str, words: Sequence[str] = ()) -> tuple[dict[str, Feed], Any
     Raises:
         ConfigError: the file describes no feed, or has an unknown word.
     """
-    if _is_foreign(path):
+    if is_foreign(path):
         return read_foreign(path)
     return _feeds(import_module("thalweg.bind.config").load_config(path, words), path), None
 

@@ -20,6 +20,7 @@ from thalweg.check.advice import Costs, advise, case_of, values_of
 from thalweg.check.instrument import READ, Notes, instrumented
 from thalweg.check.opening import open_target
 from thalweg.check.profiles import Profile
+from thalweg.check.trainers import measurable
 from thalweg.core.errors import ConfigError, InputError
 from thalweg.feed import stages as st
 from thalweg.feed.code import code_of
@@ -45,7 +46,7 @@ def profile(
     workers: int | str | None = None,
     prefetch: int | None = None,
     ablate: bool = True,
-    trace: str | None = None,
+    trace: str | Path | None = None,
 ) -> Profile:
     """Measure a loop: which stage takes how long, what the loop waits for, and what to change.
 
@@ -117,7 +118,7 @@ def runnable(x: Any) -> tuple[Feed, dict[str, Any], str]:
         return target.thing, {}, target.title
     if target.kind == "settings":
         name = "train" if "train" in target.thing else next(iter(target.thing))
-        return target.thing[name], {}, f"{target.title}:{name}"
+        return measurable(target.thing[name]), {}, f"{target.title}:{name}"
     raise ConfigError(f"a {target.kind} does not run", where=target.title, fix="give a feed or a loader")
 
 

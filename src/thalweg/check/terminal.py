@@ -48,9 +48,7 @@ def show(report: "Report", console: Any = None) -> None:
     if report.samples and coloured:
         console.print(Text.assemble(("trained on", STYLES["loss"]), "  ", ("read, not in the loss", STYLES["context"])))
     for view in report.samples:
-        console.rule(
-            Text(f"{view.title}: {view.num_tokens:,} tokens, {view.count('loss'):,} in the loss"), align="left"
-        )
+        console.rule(Text(f"{view.title}: {view.size}"), align="left")
         console.print(_painted(view) if coloured else Text(view.marked()))
 
 

@@ -47,6 +47,13 @@ class View:
         """Count the tokens, padding excluded."""
         return self.count("loss") + self.count("context")
 
+    @property
+    def size(self) -> str:
+        """Say how much it is: tokens, or characters before encoding."""
+        if not self.documents:
+            return f"{len(self.text):,} characters"
+        return f"{self.num_tokens:,} tokens, {self.count('loss'):,} in the loss"
+
     def marked(self) -> str:
         """Give plain text: trained tokens in brackets, documents under each other, padding counted."""
         blocks: list[str] = [self.text] if self.text else []

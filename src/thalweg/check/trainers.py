@@ -1,10 +1,11 @@
 """Settings of other trainers as feeds to look at.
 
 Decides that MindSpeed-MM's settings are looked at through its own datasets and loader, on rank 0 of the smallest job
-that they fit, in this thread: what is looked at is what training gets. What their keys mean is the business of `bind`.
+that they fit, in this thread: what is looked at is what training gets. What is measured is that, with the preprocessing
+of a stream as a function of the feed. What their keys mean is the business of `bind`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from math import prod
 from typing import Any
@@ -45,15 +46,41 @@ def read(path: str) -> tuple[dict[str, Feed], Any]:
         )  # fmt: skip
         feeds[name] = loader.feed
         loader.close()
+        if hasattr(part, "mode"):
+            part.mode = "inline"
     return feeds, parts["train"].preprocess_fn.encoder.tokenizer
 
 
 def quietly(dataset_param: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the same data, preprocessed in this thread and a few records at a time."""
+    """Give the same data, preprocessed a few records at a time."""
     basic = dict(dataset_param.get("basic_parameters") or {})
     size = min(int(basic.get("preprocessing_batch_size") or TOGETHER), TOGETHER)
-    basic |= {"preprocessing_batch_size": size}
-    if basic.get("streaming"):
-        basic["async_preprocess"] = False
-        basic.pop("async_preprocess_buffer_size", None)
-    return {**dataset_param, "basic_parameters": basic}
+    return {**dataset_param, "basic_parameters": {**basic, "preprocessing_batch_size": size}}
+
+
+def measurable(feed: Feed) -> Feed:
+    """Give a feed of `read` with the preprocessing of its stream as a stage, run as the settings say; others as is."""
+    dataset: Any = getattr(getattr(feed.stages[0], "make", None), "dataset", None)
+    if not hasattr(dataset, "preprocess_fn"):
+        return feed
+    asked = dataset.preprocess_fn.param.basic.async_preprocess
+    how = {"mode": "threads", "workers": dataset.num_workers} if asked else {"mode": "inline"}
+    head = import_module("thalweg.feed.open").from_stream(dataset.dataset, shards=1)
+    mapped = head.map(Preprocessing(dataset.preprocess_fn), remove_columns="all", **how)
+    return Feed((*mapped.stages, *feed.stages[1:]))
+
+
+class Preprocessing:
+    """A batched function, called with one record.
+
+    Args:
+        fn: columns of records -> columns of samples.
+    """
+
+    def __init__(self, fn: Callable[[dict[str, list[Any]]], Any]) -> None:
+        self.fn = fn
+
+    def __call__(self, record: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Give the samples that it makes of a record."""
+        unwrapped = import_module("thalweg.bind.mindspeed.asynchronous").unwrapped
+        return list(unwrapped(self.fn({name: [value] for name, value in record.items()})))

@@ -218,16 +218,17 @@ def write_settings(found: Tuned, target: str, path: Path) -> None:
 
     Args:
         found: the search.
-        target: as it was named; of a file of settings all else is kept.
+        target: as it was named; of a file of settings in our words all else is kept.
         path: of the file to write.
     """
     import yaml  # noqa: PLC0415 (only where asked for)
 
+    from thalweg.check.opening import is_foreign  # noqa: PLC0415
     from thalweg.check.target import split_settings  # noqa: PLC0415
 
     told = found.settings()
     parted = split_settings(target)
-    if parted is not None:
+    if parted is not None and not is_foreign(str(parted[0])):
         from thalweg.bind.config import load_config  # noqa: PLC0415
 
         config = load_config(parted[0])

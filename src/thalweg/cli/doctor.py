@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from thalweg.cli.output import can_be_written, json_option, own_prints_aside, print_json, words_argument
+from thalweg.cli.output import html_option, json_option, own_prints_aside, print_json, words_argument, write_page
 
 
 @click.command(name="doctor", help="Check TARGET for what spoils training; see docs/doctor.md.")
@@ -20,13 +20,7 @@ from thalweg.cli.output import can_be_written, json_option, own_prints_aside, pr
 @click.option("--model-kind", type=click.Choice(["decoder", "encoder-decoder"]), default=None)
 @click.option("--generating", is_flag=True, help="Batches are prompts to be continued.")
 @click.option("--max-length", type=int, default=None, help="Tokens at which samples were cut.")
-@click.option(
-    "--html",
-    callback=can_be_written,
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=None,
-    help="Write one report of all.",
-)
+@html_option
 @click.option(
     "--profile", type=click.Path(dir_okay=False, path_type=Path), default=None, help="Show a saved profile in it too."
 )
@@ -62,10 +56,7 @@ def command(
             from thalweg.check.profiles import Profile  # noqa: PLC0415
 
             measured = None if profile is None else Profile.load(profile)
-            page = overview(target, samples, tokenizer=tokenizer, words=words, profile=measured, **told)
-            html.write_text(page.html(), "utf-8")
-    if html is not None:
-        click.echo(f"written: {html}", err=True)
+            write_page(html, overview(target, samples, tokenizer=tokenizer, words=words, profile=measured, **told))
     if as_json:
         print_json(report.to_dict())
     else:

@@ -8,7 +8,16 @@ from pathlib import Path
 
 import click
 
-from thalweg.cli.output import can_be_written, counted, json_option, print_json, say, with_settings, words_argument
+from thalweg.cli.output import (
+    counted,
+    html_option,
+    json_option,
+    print_json,
+    say,
+    with_settings,
+    words_argument,
+    write_page,
+)
 
 
 @click.command()
@@ -20,13 +29,7 @@ from thalweg.cli.output import can_be_written, counted, json_option, print_json,
 @click.option("--rank", type=int, default=0, show_default=True, help="Data-parallel rank whose rows are shown.")
 @click.option("--world", type=int, default=1, show_default=True, help="Data-parallel ranks that steps count for.")
 @click.option("--tokenizer", default=None, help="Folder or name of the tokenizer, where the data does not name it.")
-@click.option(
-    "--html",
-    callback=can_be_written,
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=None,
-    help="Write one HTML page.",
-)
+@html_option
 @json_option
 def command(
     target: str,
@@ -52,23 +55,22 @@ def command(
     from thalweg.check.target import load_target, split_settings  # noqa: PLC0415
     from thalweg.check.terminal import show  # noqa: PLC0415
 
-    if not words and _documents(target, row or 0, count, as_json):
+    if not words and _documents(target, row or 0, count, html, as_json=as_json):
         return
     settings = split_settings(target) is not None
     thing = load_target(target, words) if settings or words else target
     report = inspect(thing, step, rank, count, world=world, row=row, tokenizer=tokenizer)
     if html is not None:
-        html.write_text(report.html(), "utf-8")
-        click.echo(f"written: {html}", err=True)
+        write_page(html, report)
     if as_json:
         print_json(with_settings(report.to_dict(), thing))
     elif html is None:
         show(report)
 
 
-def _documents(target: str, row: int, count: int, as_json: bool) -> bool:
+def _documents(target: str, row: int, count: int, html: Path | None, *, as_json: bool) -> bool:
     """Show the documents of a target that holds some and is no record set; say whether it does."""
-    from thalweg.check.documents import TEXTLESS, documents, files_with_documents, text_of  # noqa: PLC0415
+    from thalweg.check.documents import TEXTLESS, documents, files_with_documents, report_of, text_of  # noqa: PLC0415
     from thalweg.store.records import place  # noqa: PLC0415
 
     path = Path(target)
@@ -79,9 +81,11 @@ def _documents(target: str, row: int, count: int, as_json: bool) -> bool:
         return False
     passed: Counter[str] = Counter()
     found = documents(files, row, count, passed)
+    if html is not None:
+        write_page(html, report_of(target, found))
     if as_json:
         print_json(found)
-    else:
+    elif html is None:
         click.echo(text_of(found))
     if passed[TEXTLESS]:
         rows = counted(passed[TEXTLESS], "row")

@@ -7,7 +7,7 @@ Decides the two forms. A command that takes `--json` writes exactly one JSON doc
 import json
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,15 @@ def can_be_written(ctx: click.Context, option: click.Parameter, value: Any) -> A
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise ConfigError("the file may not be written", where=where, fix="name a file in a folder of your own")
     return value
+
+
+def file_option(name: str, text: str) -> Callable[[Any], Any]:
+    """Declare an option that names a file to write, such as --html: refused at once where that cannot be."""
+    kind = click.Path(dir_okay=False, path_type=Path)
+    return click.option(name, callback=can_be_written, type=kind, default=None, help=text)
+
+
+html_option = file_option("--html", "Write one HTML page.")
 
 
 def counted(number: int, one: str, more: str | None = None) -> str:
@@ -74,6 +83,12 @@ def error_text(error: ThalwegError) -> str:
     lines += [f"  note   {note}" for note in getattr(error, "__notes__", ())]
     lines += [click.style("  try    ", fg="green") + error.fix] if error.fix else []
     return "\n".join(lines)
+
+
+def write_page(path: Path, report: Any) -> None:
+    """Write a report as a page, and say so on stderr."""
+    path.write_text(report.html(), "utf-8")
+    say(f"written: {path}")
 
 
 def say(text: str) -> None:

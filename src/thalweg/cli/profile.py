@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from thalweg.cli.output import can_be_written, json_option, own_prints_aside, print_json
+from thalweg.cli.output import file_option, html_option, json_option, own_prints_aside, print_json, write_page
 
 
 @click.command(
@@ -20,27 +20,9 @@ from thalweg.cli.output import can_be_written, json_option, own_prints_aside, pr
 @click.option("--steps", type=int, default=50, show_default=True, help="Batches to measure.")
 @click.option("--train-ms", type=float, default=0.0, show_default=True, help="What a step of training takes.")
 @click.option("--workers", type=int, default=None, help="Workers of the loader.")
-@click.option(
-    "--save",
-    callback=can_be_written,
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=None,
-    help="Keep the profile here.",
-)
-@click.option(
-    "--trace",
-    callback=can_be_written,
-    type=click.Path(dir_okay=False),
-    default=None,
-    help="Write every call for chrome://tracing.",
-)
-@click.option(
-    "--html",
-    callback=can_be_written,
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=None,
-    help="Write one HTML page.",
-)
+@file_option("--save", "Keep the profile here.")
+@file_option("--trace", "Write every call for chrome://tracing.")
+@html_option
 @json_option
 def command(
     target: str,
@@ -50,7 +32,7 @@ def command(
     train_ms: float,
     workers: int | None,
     save: Path | None,
-    trace: str | None,
+    trace: Path | None,
     html: Path | None,
     as_json: bool,
 ) -> None:
@@ -73,7 +55,7 @@ def command(
             made.save(save)
         report, data = made.report(), made.to_dict()
     if html is not None:
-        html.write_text(report.html(), "utf-8")
+        write_page(html, report)
     if as_json:
         print_json(data)
     else:

@@ -12,6 +12,7 @@ from thalweg.feed.simulate import Simulation
 WIDTH, HEIGHT, LEFT, TOP = 720, 260, 56, 18
 RIGHT, BOTTOM = WIDTH - 14, HEIGHT - 34
 COLOURS = ("#1f6feb", "#0a6b4f", "#b3261e", "#8a5a00", "#6f42c1", "#0e7490", "#be185d", "#4d7c0f")
+STRAGGLER = "Straggler: work of the busiest rank over the mean rank's"
 SHOWN = 8  # lines of a picture, shapes of a line; of more the largest
 
 
@@ -63,7 +64,7 @@ def shapes_of(result: Simulation) -> str:
 
 
 def _table(results: Sequence[Simulation]) -> str:
-    first = ("ranks", "steps", "rows left", "tokens a rank", "padding", "straggler", "worst step")
+    first = ("ranks", "steps", "rows left", "tokens a rank", "padding", "straggler, mean", "straggler, worst step")
     head = "".join(f"<th>{h}</th>" for h in (*first, "MB a rank", "requests", "shapes"))
     rows = "".join(
         f"<tr><td>{r.world:,}</td><td>{r.steps:,}</td><td>{r.left_out:,}</td><td>{r.rank_tokens[0]:,} to "
@@ -76,17 +77,18 @@ def _table(results: Sequence[Simulation]) -> str:
 
 def page(target: str, results: Sequence[Simulation]) -> str:
     """Write the page: the table, shares of tokens over the epoch, the straggler factor and bytes a rank."""
-    pictures = [lines("Shares of tokens over the epoch", results[0].shares_over, low=0.0)]
+    mixed = len(results[0].shares) > 1
+    pictures = [lines("Shares of tokens over the epoch", results[0].shares_over, low=0.0)] * mixed
     factors = {f"{r.world:,} rank" + "s" * (r.world != 1): r.stragglers for r in results if r.stragglers}
-    pictures.append(lines("Work of the busiest rank over the mean", factors, "{:.2f}", 1.0))
+    pictures.append(lines(f"{STRAGGLER}, mean of each twentieth of the steps", factors, "{:.2f}", 1.0))
     if len(results) > 1:
         sizes = {"MB of the busiest rank": [r.rank_bytes / 1e6 for r in results]}
         worlds = ", ".join(f"{r.world:,}" for r in results)
         pictures.append(lines(f"Bytes that the busiest rank reads, on {worlds} ranks", sizes, "{:,.0f}", 0.0))
     shares = results[0].shares
-    mixed = "".join(f"<tr><td>{escape(name)}</td><td>{share:.2%}</td></tr>" for name, share in shares.items())
-    told = f"<h2>Shares of tokens</h2><table><tr><th>source</th><th>share</th></tr>{mixed}</table>"
+    rows = "".join(f"<tr><td>{escape(name)}</td><td>{share:.2%}</td></tr>" for name, share in shares.items())
+    told = f"<h2>Shares of tokens</h2><table><tr><th>source</th><th>share</th></tr>{rows}</table>"
     return (
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(target)}</title><style>{STYLE}</style>"
-        f"<h1>{escape(target)}</h1>{_table(results)}{told * (len(shares) > 1)}{''.join(pictures)}</html>"
+        f"<h1>{escape(target)}</h1>{_table(results)}{told * mixed}{''.join(pictures)}</html>"
     )

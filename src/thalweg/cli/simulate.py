@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from thalweg.check.target import load_target
-from thalweg.cli.output import can_be_written, counted, json_option, print_json, with_settings, words_argument
+from thalweg.cli.output import counted, html_option, json_option, print_json, with_settings, words_argument
 from thalweg.cli.simfigure import page, shapes_of, spread_of
 from thalweg.core.errors import ConfigError
 from thalweg.feed.feed import Feed
@@ -40,14 +40,11 @@ def feed_of(value: Any, target: str) -> Feed:
 @click.option("--accumulation", default=1, show_default=True, help="Micro-batches of a step.")
 @click.option("--seed", default=0, show_default=True, help="The loader's seed.")
 @click.option("--epoch", default=0, show_default=True, help="Which epoch.")
-@click.option(
-    "--html",
-    callback=can_be_written,
-    type=click.Path(dir_okay=False),
-    help="Write the table and its pictures to this page.",
-)
+@html_option
 @json_option
-def command(target: str, words: tuple[str, ...], worlds: str, *, html: str | None, as_json: bool, **asked: int) -> None:
+def command(
+    target: str, words: tuple[str, ...], worlds: str, *, html: Path | None, as_json: bool, **asked: int
+) -> None:
     """Print one line for each number of ranks."""
     value = load_target(target, words)
     feed = feed_of(value, target)
@@ -60,7 +57,7 @@ def command(target: str, words: tuple[str, ...], worlds: str, *, html: str | Non
         raise ConfigError(f"--world {worlds!r} is no list of numbers", fix="--world 8,16,64") from error
     results = simulate(feed, numbers, **asked)
     if html is not None:
-        Path(html).write_text(page(target, results), encoding="utf-8")
+        html.write_text(page(target, results), encoding="utf-8")
     if as_json:
         print_json(with_settings([r.to_dict() for r in results], value))
         return

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from thalweg.cli.output import can_be_written, json_option, own_prints_aside, print_json, say
+from thalweg.cli.output import file_option, json_option, own_prints_aside, print_json, say
 
 
 @click.command(
@@ -19,13 +19,7 @@ from thalweg.cli.output import can_be_written, json_option, own_prints_aside, pr
 @click.option("--steps", type=int, default=100, show_default=True, help="Batches of a trial at least.")
 @click.option("--train-ms", type=float, default=0.0, show_default=True, help="What a step of training takes.")
 @click.option("--max-memory", default=None, help='That loader and workers may take, such as "8GB".')
-@click.option(
-    "--write",
-    callback=can_be_written,
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=None,
-    help="Write the settings here.",
-)
+@file_option("--write", "Write the settings here.")
 @json_option
 def command(
     target: str,

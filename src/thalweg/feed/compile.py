@@ -242,7 +242,7 @@ def _planned(
     if changes:
         out.parts["changes"] = written(changes)
     if packer is not None:
-        arranged = digest({k: v for k, v in out.parts.items() if k != "balance"})
+        arranged = digest({k: v for k, v in out.parts.items() if k not in {"balance", "ramp"}})
         order.keeper = NodePlans(feed, seed, order, arranged)
     return out
 
@@ -363,5 +363,8 @@ def _identify(out: Compiled, mix: st.Mix | None, seed: int, shuffled: Key) -> No
         b = out.batch
         how = [b.boundaries, b.sizes, b.remainder, b.pad_to] if isinstance(b, st.Bucket) else [b.tokens, b.window]
         out.parts["batch"] = [b.verb, *how, b.pad_to_multiple_of]
+    if isinstance(out.batch, st.Batch) and not isinstance(out.batch.size, int):
+        (_, first), *later = out.batch.size  # another number of ranks may take other numbers of rows
+        out.parts["ramp"] = [[start, str(Fraction(size, first))] for start, size in later]
     out.loose["map"] = [leaf.code() for leaf in out.leaves] + [code_of_stage(m) for m in out.row_maps]
     del seed

@@ -36,8 +36,8 @@ def parts_of(compiled: Compiled) -> dict[str, str]:
 
 
 def whole(parts: Mapping[str, str]) -> str:
-    """Digest all parts but the code of functions."""
-    return digest({k: v for k, v in parts.items() if k != "map"})
+    """Digest all parts but the code of functions, and the ramp: it cuts the order into steps and does not change it."""
+    return digest({k: v for k, v in parts.items() if k not in {"map", "ramp"}})
 
 
 def fingerprint(feed: Feed, seed: int = 0) -> str:
@@ -93,6 +93,12 @@ def compare(state: Mapping[str, Any], parts: Mapping[str, str], *, strict: bool 
                 f"the state belongs to another feed: {means} differ", where=f"part {name!r}",
                 fix="load it with the feed that it was saved with, or start anew",
             )  # fmt: skip
+    if "ramp" in saved and "ramp" in parts and saved["ramp"] != parts["ramp"]:  # a plain n may change
+        raise StateError(
+            "the state belongs to another feed: its ramp (where the rows of a step change, and by how much) differs",
+            where="part 'ramp'",
+            fix="load it with the ramp that it was saved with; .batch(n) with one n goes on from any",
+        )
     if saved.get("map") != parts.get("map") and strict:
         warnings.warn(
             "the code of a map differs from the one that the state was saved with", StateWarning, stacklevel=3

@@ -29,6 +29,7 @@ PIECE = 16_384  # samples of a piece: what a killed process has to do again at m
 CALL = 512  # samples of one call
 QUIET = 2.0  # seconds until a pass says how far it is
 _here: ContextVar[bool] = ContextVar("_here", default=False)
+_said: ContextVar["_Progress | None"] = ContextVar("_said", default=None)
 
 
 @contextmanager
@@ -79,7 +80,15 @@ def shared(folder: Path, count: int, make: Callable[[int, Path], None], done: Ca
         done: the whole is there already.
         words: what the pass is, for progress.
     """
-    cache, said = NodeCache(folder, 1 << 62), _Progress(words, count)
+    cache = NodeCache(folder, 1 << 62)
+    token = _said.set(_Progress(words, count, folder))
+    try:
+        _made(cache, count, make, done)
+    finally:
+        _said.reset(token)
+
+
+def _made(cache: NodeCache, count: int, make: Callable[[int, Path], None], done: Callable[[], bool]) -> None:
     first = count * int(os.environ.get("LOCAL_RANK", "0")) // max(local_ranks(), 1) % count
     order = [(first + k) % count for k in range(count)]
     for wait in (False, True):
@@ -87,27 +96,41 @@ def shared(folder: Path, count: int, make: Callable[[int, Path], None], done: Ca
             key = f"{k:06d}"
             if done():
                 return
-            if not wait and (cache.has(key) or fs.is_alive(folder / f".{key}.life")):
+            if not wait and (cache.has(key) or fs.is_alive(cache.folder / f".{key}.life")):
                 continue
             cache.get(key, lambda path, k=k: make(k, path))  # type: ignore[misc]
-            said.one()
 
 
 class _Progress:
-    """Says on stderr how far a pass is, every few seconds."""
+    """Says on stderr how far a pass is, every few seconds: pieces that are there, whoever made them, and the rest.
 
-    def __init__(self, words: str, count: int) -> None:
-        self.words, self.count, self.done = words, count, 0
+    Args:
+        words: what the pass is.
+        count: of pieces.
+        folder: where they are kept.
+    """
+
+    def __init__(self, words: str, count: int, folder: Path) -> None:
+        self.words, self.count, self.folder = words, count, folder
         self.start = self.said = time.monotonic()
+        self.kept, self.samples = self._there(), 0
 
-    def one(self) -> None:
-        """Note one more piece."""
-        self.done += 1
+    def _there(self) -> int:
+        return sum(name.isdecimal() for name in os.listdir(self.folder))  # noqa: PTH208 (a Path for each is slow)
+
+    def some(self, samples: int) -> None:
+        """Note samples that this process has made."""
+        self.samples += samples
         now = time.monotonic()
-        if now - self.said > QUIET:
-            self.said = now
-            left = (now - self.start) / self.done * max(self.count - self.done, 0)
-            sys.stderr.write(f"{self.words}: {self.done:,} of {self.count:,} pieces, {left:,.0f} s left\n")
+        if now - self.said <= QUIET:
+            return
+        self.said, there = now, self._there()
+        begun = self.samples % PIECE / PIECE
+        made = max(there - self.kept + begun, self.samples / PIECE)  # by all processes, since this one began
+        left = (now - self.start) / made * max(self.count - there - begun, 0)
+        kept = f" ({self.kept:,} from before)" if self.kept else ""
+        told = f"{there:,} of {self.count:,} pieces{kept}, {begun:.0%} of the next"
+        sys.stderr.write(f"{self.words}: {told}, {left:,.0f} s left\n")
 
 
 def whole_array(
@@ -146,5 +169,9 @@ def whole_array(
 
 def each(found: Iterator[Result], call: MapRows) -> Iterator[Sequence[Any]]:
     """Enter results into the books, in this thread, and give what they hold."""
+    said = _said.get()
     for result in found:
-        yield call.take(result)
+        values = call.take(result)
+        if said is not None:
+            said.some(len(values))
+        yield values

@@ -1,7 +1,8 @@
-"""One rank of a job of the real megatron-core on the CPU. Run as megatron_job.py STORE RANK WORLD FOLDER KILL_AT.
+"""One rank of a job of the real megatron-core on the CPU. Run as megatron_job.py STORE RANK WORLD FOLDER KILL_AT TP PP.
 
-Real here: parallel_state (gloo), GPTModel with local layers, the schedule that accumulates micro-batches, the wrapper
-that reruns steps, the calculator of micro-batches. Devices named "cuda" inside are answered with "cpu".
+Real here: parallel_state (gloo), GPTModel with local layers, its tensor- and pipeline-parallel parts, the schedules
+that accumulate micro-batches, the wrapper that reruns steps, the calculator of micro-batches. Devices named "cuda"
+inside are answered with "cpu", and waiting for a device with nothing.
 """
 
 import json
@@ -74,24 +75,30 @@ def forward_step(iterator, model):
 
 
 def main():
-    store, rank, world, folder, kill = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], int(sys.argv[5])
+    store, folder = sys.argv[1], sys.argv[4]
+    rank, world, kill, tensor, pipeline = (int(sys.argv[k]) for k in (2, 3, 5, 6, 7))
     torch.set_num_threads(1)
     torch.cuda.current_device = lambda: torch.device("cpu")
+    torch.cuda.synchronize = lambda *_: None
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
-    parallel_state.initialize_model_parallel()
+    parallel_state.initialize_model_parallel(tensor, pipeline)
+    data_group = parallel_state.get_data_parallel_group()
+    first, last = parallel_state.is_pipeline_first_stage(), parallel_state.is_pipeline_last_stage()
     initialize_rng_tracker(inference_rng_tracker=True)
-    init_num_microbatches_calculator(rank, None, GLOBAL, 1, world)
+    init_num_microbatches_calculator(rank, None, GLOBAL, 1, parallel_state.get_data_parallel_world_size())
     config = TransformerConfig(
-        num_layers=1, hidden_size=32, num_attention_heads=2, use_cpu_initialization=True, hidden_dropout=0.0,
-        attention_dropout=0.0, pipeline_dtype=torch.float32,
+        num_layers=2, hidden_size=32, num_attention_heads=2, use_cpu_initialization=True, hidden_dropout=0.0,
+        attention_dropout=0.0, pipeline_dtype=torch.float32, tensor_model_parallel_size=tensor,
+        pipeline_model_parallel_size=pipeline, variable_seq_lengths=False,
     )  # fmt: skip
     torch.manual_seed(0)
     model = GPTModel(
         config, get_gpt_layer_local_spec(), vocab_size=128, max_sequence_length=LENGTH,
-        position_embedding_type="learned_absolute",
+        position_embedding_type="learned_absolute", pre_process=first, post_process=last,
     )  # fmt: skip
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    saved, iteration = Path(folder) / "checkpoint.pt", 0
+    peer = rank % tensor + tensor * parallel_state.get_pipeline_model_parallel_rank()  # what part of the model it is
+    saved, iteration = Path(folder) / f"checkpoint-{peer}.pt", 0
     if saved.exists():
         checkpoint = torch.load(saved, weights_only=True)
         model.load_state_dict(checkpoint["model"], strict=False)
@@ -112,17 +119,19 @@ def main():
             os.kill(os.getpid(), signal.SIGKILL)
         for parameter in model.parameters():
             if parameter.grad is not None:
-                dist.all_reduce(parameter.grad, group=parallel_state.get_data_parallel_group())
+                dist.all_reduce(parameter.grad, group=data_group)
         optimizer.step()
-        total = torch.stack([t["loss"] for t in told]).sum()
-        dist.all_reduce(total)
+        total = torch.stack([t["loss"] for t in told]).sum() if last else torch.zeros(())
+        dist.all_reduce(total, group=data_group)
+        if pipeline > 1:
+            dist.all_reduce(total, group=parallel_state.get_pipeline_model_parallel_group())
         if rank == 0:
             print(json.dumps({"step": step, "loss": total.item()}), flush=True)
-            if step % 3 == 2:
-                weights = {k: v for k, v in model.state_dict().items() if isinstance(v, torch.Tensor)}
-                state = {"model": weights, "optimizer": optimizer.state_dict(), "iteration": step + 1}
-                torch.save(state, f"{saved}.new")
-                Path(f"{saved}.new").replace(saved)
+        if step % 3 == 2 and parallel_state.get_data_parallel_rank() == 0:
+            weights = {k: v for k, v in model.state_dict().items() if isinstance(v, torch.Tensor)}
+            state = {"model": weights, "optimizer": optimizer.state_dict(), "iteration": step + 1}
+            torch.save(state, f"{saved}.new")
+            Path(f"{saved}.new").replace(saved)
     if rank == 0:
         print(json.dumps({"valid": [next(valid)["tokens"].shape[1] for _ in range(3)]}))
     dist.destroy_process_group()

@@ -95,10 +95,11 @@ NEEDS = (
 )  # fmt: skip
 
 
-def leg(warm, tmp_path, name, world, folder, kill=-1):
+def leg(warm, tmp_path, name, world, folder, kill=-1, peers=(1, 1)):
+    """Run a job of `world` ranks, of which `peers` are tensor- and pipeline-parallel: losses, and how rank 0 ended."""
     folder.mkdir(exist_ok=True)
     store = tmp_path / f"store-{name}"
-    ranks = [warm.start(JOB, store, r, world, folder, kill, needs=NEEDS) for r in range(world)]
+    ranks = [warm.start(JOB, store, r, world, folder, kill, *peers, needs=NEEDS) for r in range(world)]
     ended = ranks[0].wait()
     for rank in ranks[1:]:
         if kill >= 0:
@@ -109,9 +110,9 @@ def leg(warm, tmp_path, name, world, folder, kill=-1):
     return {t["step"]: t["loss"] for t in told if "step" in t}, ended
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_story_9_megatron_core_a_killed_job_goes_on_with_the_same_losses_on_another_number_of_ranks(tmp_path, warm):
+@pytest.fixture
+def corpus(tmp_path):
+    """Documents as .bin and .idx, written by Megatron's own builder."""
     pytest.importorskip("megatron.core")
     from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
 
@@ -119,6 +120,13 @@ def test_story_9_megatron_core_a_killed_job_goes_on_with_the_same_losses_on_anot
     for row in rows(200):
         builder.add_document(row["input_ids"], [len(row["input_ids"])])
     builder.finalize(str(tmp_path / "corpus.idx"))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_story_9_megatron_core_a_killed_job_goes_on_with_the_same_losses_on_another_number_of_ranks(
+    tmp_path, warm, corpus
+):
     whole, _ = leg(warm, tmp_path, "whole", 1, tmp_path / "unused")
     assert sorted(whole) == list(range(8))
     first, ended = leg(warm, tmp_path, "first", 2, tmp_path / "run", kill=4)
@@ -129,3 +137,23 @@ def test_story_9_megatron_core_a_killed_job_goes_on_with_the_same_losses_on_anot
     for step, loss in {**first, **rest}.items():
         assert loss == pytest.approx(whole[step], abs=1e-4)
     assert whole[7] < whole[0]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("peers", [(2, 1), (1, 2)], ids=["tensor", "pipeline"])
+def test_peers_of_a_data_parallel_rank_train_on_the_same_rows_and_go_on_with_the_same_losses(
+    tmp_path, warm, corpus, peers
+):
+    """Two halves of one model: layers cut in two, or a layer each. Context-parallel attention needs its GPU kernels."""
+    whole, _ = leg(warm, tmp_path, "whole", 2, tmp_path / "unused", peers=peers)
+    assert sorted(whole) == list(range(8))
+    first, ended = leg(warm, tmp_path, "first", 2, tmp_path / "run", kill=4, peers=peers)
+    assert ended == -9
+    rest, ended = leg(warm, tmp_path, "rest", 2, tmp_path / "run", peers=peers)
+    assert ended == 0
+    assert sorted(rest) == [3, 4, 5, 6, 7]
+    assert {**first, **rest} == pytest.approx(whole, abs=1e-4)
+    if peers == (2, 1):  # parts of one and the same model: what one rank alone gets
+        alone, _ = leg(warm, tmp_path, "alone", 1, tmp_path / "alone")
+        assert whole == pytest.approx(alone, abs=1e-4)

@@ -90,6 +90,34 @@ def test_three_epochs_give_every_sample_three_times_and_the_loss_counts_label_to
         assert [e[f"perf/global_seq_len_{kind}"] for e in logged] == list(tokens.values())
 
 
+@pytest.mark.parametrize(
+    ("more", "steps", "ends"),
+    [
+        ({"num_train_epochs": 3}, 34, [12, 24, 34]),  # 45 rows, 4 a step: 33.75 steps of three epochs, 11.25 of one
+        ({"num_train_epochs": 2.5}, 30, [12, 24, 30]),  # whole steps of an epoch, as the Trainer itself counts
+        ({"max_steps": 18}, 18, [12, 18]),
+    ],
+)
+def test_a_run_has_the_steps_and_epochs_that_its_data_gives(tmp_path, more, steps, ends):
+    """What a user sees: the bar ends at its last step, the schedule at a rate of zero, the epoch at what was asked."""
+    seen = []
+
+    class Ends(transformers.TrainerCallback):
+        def on_epoch_end(self, args, state, control, **kwargs):
+            seen.append(state.global_step)
+
+    made = Trainer(
+        tiny.model(), args(tmp_path, save_strategy="no", **more), train_dataset=tiny.feed(45).shuffle(),
+        callbacks=[Ends()],
+    )  # fmt: skip
+    made.train()
+    assert made.state.max_steps == made.state.global_step == steps
+    assert seen == ends
+    (last,) = (e for e in made.state.log_history if e["step"] == steps and "loss" in e)
+    assert last["learning_rate"] == pytest.approx(1e-2 / steps)
+    assert last["epoch"] == pytest.approx(more.get("num_train_epochs", 18 / 12))
+
+
 def test_the_same_setting_in_two_places_is_refused_by_name(tmp_path):
     with pytest.raises(ConfigError, match=r"batch\(size=5\).*per_device_train_batch_size=2"):
         Trainer(tiny.model(), args(tmp_path), train_dataset=packed().batch(5)).train()

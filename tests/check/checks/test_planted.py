@@ -2,6 +2,7 @@
 
 import pytest
 
+import thalweg as tw
 from planted import FAULTS, packed
 from thalweg.check.checks.check import GROUPS
 from thalweg.check.checks.table import ALL
@@ -35,6 +36,20 @@ def test_the_twin_without_the_fault_passes(name):
     _, twin, told = FAULTS[name]
     found = verdicts(twin, told)[name]
     assert found.level == "ok", found
+
+
+def at_a_limit(below):
+    """Fifty samples, ten of which reach the limit of 30 and have nothing in the loss; `below`: whether others have."""
+    ids = [[9 + n % 7] * (30 if n % 5 == 0 else 12 + n % 9) for n in range(50)]
+    labels = [[-100] * (len(i) - 2) + (i[-2:] if below and len(i) < 30 else [-100] * 2) for i in ids]
+    return tw.from_dataset([{"input_ids": i, "labels": m} for i, m in zip(ids, labels, strict=True)])
+
+
+# E53
+def test_answers_count_as_cut_off_only_where_samples_below_the_limit_have_some():
+    told = [verdicts(lambda b=b: at_a_limit(b), {"max_length": 30})["truncation"] for b in (True, False)]
+    assert [(f.level, f.numbers["without an answer"]) for f in told] == [("error", 10), ("warning", 0)]
+    assert [(f.count, f.of) for f in told] == [(10, 50)] * 2
 
 
 def test_only_documents_behind_another_must_begin_off_the_loss():

@@ -4,6 +4,7 @@ Decides where a pass begins and ends. A Trainer counts epochs of equal length; t
 by a step, so its passes are cut out of one order that goes on, and nothing is lost between two. Knows no model.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -35,7 +36,7 @@ class TrainBatches:
     Args:
         loader: of the run.
         steps: optimiser steps of the run.
-        passes: of the run: the Trainer's epochs.
+        epochs: of the run, as the Trainer counts them: a part of one makes a shorter last pass.
         at: gives the steps that were taken.
         collate: a function of samples, or None.
 
@@ -43,9 +44,9 @@ class TrainBatches:
         step_tokens: tokens of the last whole step on this rank, padding excluded.
     """
 
-    def __init__(self, loader: Loader, steps: int, passes: int, at: Callable[[], int], collate: Collate) -> None:
-        self.loader, self.steps = loader, steps
-        self.steps_per_pass = max(1, -(-steps // passes))
+    def __init__(self, loader: Loader, steps: int, epochs: float, at: Callable[[], int], collate: Collate) -> None:
+        self.loader, self.steps, self.epochs = loader, steps, epochs
+        self.steps_per_pass = max(1, math.ceil(steps / epochs))
         self._at, self._collate = at, collate
         self._running: Iterator[Batch] | None = None
         self._spare: list[Any] = []

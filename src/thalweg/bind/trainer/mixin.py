@@ -34,10 +34,10 @@ class _Epochs(TrainerCallback):  # type: ignore[misc]
         self._trainer = trainer
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Count in passes of the run."""
+        """Count in epochs of the run."""
         train = self._trainer.train_batches
         if train is not None:
-            state.epoch = state.global_step / train.steps_per_pass
+            state.epoch = train.epochs * state.global_step / train.steps
 
 
 class FeedMixin:
@@ -121,12 +121,10 @@ class FeedMixin:
         loader, steps = given.run_length(whole, args, settings)
         if self._resume_from is not None:
             loader.load_state_dict(places.load(self._resume_from))
-        per_pass = 1
-        if args.max_steps > 0 and whole.kind == "planned":
-            per_pass = max(1, round(steps / max(1, loader.steps_per_epoch)))
-        elif args.max_steps <= 0:
-            per_pass = max(1, -int(-args.num_train_epochs // 1))
-        self.train_batches = TrainBatches(loader, steps, per_pass, lambda: int(self.state.global_step), collate)
+        epochs = float(args.num_train_epochs)
+        if args.max_steps > 0:
+            epochs = steps / max(1, loader.steps_per_epoch) if whole.kind == "planned" else 1.0
+        self.train_batches = TrainBatches(loader, steps, epochs, lambda: int(self.state.global_step), collate)
         return self.train_batches
 
     def set_initial_training_values(self, args: Any, dataloader: Any, *more: Any) -> Any:
