@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,8 +12,10 @@ pytest.importorskip("torch")
 pytest.importorskip("datasets")
 pytest.importorskip("PIL")
 import datasets
+import fsspec
 import torch
 import transformers
+from fsspec.implementations.memory import MemoryFileSystem
 from PIL import Image
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
@@ -164,6 +167,23 @@ def test_pictures_in_a_column_of_a_saved_table_take_the_places_that_the_messages
     assert (w > h) == (width > height)
     assert w2 < h2
     assert len(batch["pixel_values"]) == h * w + h2 * w2
+
+
+# C49
+@pytest.mark.parametrize(("storage", "protocol"), [("gcs", "gs"), ("azure", "az")])
+@pytest.mark.parametrize("cls", [MultiModalDataset, MultiModalIterableDataset])
+def test_pictures_are_read_from_a_bucket(models, media_files, tmp_path, monkeypatch, storage, protocol, cls):
+    class Bucket(MemoryFileSystem):
+        store, pseudo_dirs = {}, [""]
+
+    monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, protocol, Bucket)
+    with fsspec.open(f"{protocol}://mine/train/wide.jpg", "wb") as file:
+        file.write((media_files / "wide.jpg").read_bytes())
+    (tmp_path / "r.jsonl").write_text(json.dumps(SEES[0]) + "\n")
+    listed = [{"path": str(tmp_path / "r.jsonl"), "data_folder": "train", "data_type": "jsonl"}]
+    told = {"dataset_format": "yaml", "datasets": listed}
+    _, batch = made(cls, models, "vision", told, object_storage=storage, bucket_name="mine")
+    assert len(batch["pixel_values"]) == int(batch["image_grid_thw"].prod())
 
 
 # C2

@@ -36,6 +36,8 @@ class DatasetConfig:
         dataset_path: a path, or for hf_dataset a hub id.
         datasets: of yaml, inline: [{"path", "data_folder", "data_type"}].
         shuffle: the samples, before they are packed; by `data_seed`, the same on every rank.
+        object_storage: "gcs" or "azure": media lie in the bucket (container) `bucket_name`, where their paths start,
+            data_folder included; read through fsspec (gcsfs, adlfs), told extra_kwargs["storage_options"].
         packing: put samples into rows of at most `packing_length` tokens.
         packing_strategy: "first_fit" or "window_XX"; the streaming dataset fills rows in the order of arrival.
         filter_overlong: leave out samples that are longer than a row; else each has a row of its own.
@@ -108,6 +110,11 @@ class DatasetConfig:
             raise ConfigError(
                 "no data", where="DatasetConfig", fix="dataset_path=, or datasets= with dataset_format yaml"
             )
+        if (self.object_storage == "none") != (self.bucket_name is None):
+            raise ConfigError(
+                f"object_storage={self.object_storage!r} and bucket_name={self.bucket_name!r} go together",
+                where="DatasetConfig", fix='object_storage="gcs" or "azure" with a bucket_name, or neither',
+            )  # fmt: skip
 
     @property
     def window(self) -> int | None:

@@ -106,10 +106,21 @@ def _open(kind: str, place: str) -> Rows:
     elif kind == "arrow":
         raise InputError("no arrow file is there", where=place)
     else:
-        loaded = datasets.load_dataset(place)
+        loaded = _of_hub(datasets, place)
     if isinstance(loaded, Mapping):
         loaded = loaded["train"] if "train" in loaded else next(iter(loaded.values()))
     return _undecoded(datasets, loaded)
+
+
+def _of_hub(datasets: Any, name: str) -> Any:
+    """Find a data set of the hub: in the cache of `datasets`, else downloaded into it."""
+    try:
+        return datasets.load_dataset(name)
+    except (OSError, datasets.exceptions.DatasetsError, ValueError) as error:
+        raise InputError(
+            f"no folder, and no data set of the hub that can be had: {error}", where=name,
+            fix="a folder of save_to_disk, or a hub id that is in the cache of datasets or can be downloaded",
+        ) from error  # fmt: skip
 
 
 def _undecoded(datasets: Any, table: Any) -> Rows:

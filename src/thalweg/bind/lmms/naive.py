@@ -6,7 +6,6 @@ those of the streaming dataset.
 
 import warnings
 from collections import Counter
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -22,7 +21,7 @@ from thalweg.core.errors import BudgetError, ConfigError, InputError
 from thalweg.core.seeds import generator
 from thalweg.core.state import digest
 from thalweg.encode.errors import EncodeError
-from thalweg.encode.tokens import cache_folder, tokenizer_digest
+from thalweg.encode.tokens import cache_folder
 from thalweg.plan.pack_fit import first_fit
 
 Ints = NDArray[np.int64]
@@ -107,8 +106,7 @@ class MultiModalDataset(Dataset[Any]):  # type: ignore[misc]
     def _counted(self) -> NDArray[np.int32]:
         """Count tokens, -1 for a record that no rule accepts; from the cache folder where they were counted before."""
         rows, encoder = self._built()
-        tokenizer = tokenizer_digest(encoder.words) if hasattr(encoder, "words") else repr(encoder)
-        key = digest([fingerprint(rows), tokenizer, repr(self.config.processor_config), repr(self.config.extra_kwargs)])
+        key = digest([fingerprint(rows), getattr(encoder, "fingerprint", None) or f"{encoder!r} {self.config!r}"])
         file = cache_folder() / "lmms" / f"{key}.npy"
         if file.is_file():
             lengths: NDArray[np.int32] = np.load(file)
@@ -191,8 +189,3 @@ class MultiModalDataset(Dataset[Any]):  # type: ignore[misc]
         kept = self._lengths[self._lengths >= 0]
         mean = float(kept.mean()) * (4 + 8) if len(kept) else 0.0  # ids int32 and labels int64
         return {"naive": len(kept) * mean * 1.2, "streaming": float(self.config.packing_length * (4 + 8))}
-
-
-def efficiency(items: Sequence[Ints], lengths: NDArray[np.int32], capacity: int) -> float:
-    """Give the share of the places of all rows that hold a token."""
-    return float(sum(int(lengths[i].sum()) for i in items) / (len(items) * capacity)) if items else 0.0

@@ -28,6 +28,7 @@ KINDS: dict[str, tuple[str, ...] | None] = {
     "fineweb_edu": None,
 }
 _ITERABLE = ("vision_iterable", "qwen3_vl_iterable", "qwen_omni_iterable")
+_BUCKETS = {"gcs": "gs", "azure": "az"}  # object_storage -> protocol of fsspec
 _REFUSED = {
     "rae": "pictures are its targets: tw.from_dataset(data).map(your_function) with collate=your_function",
     "sit": "pictures and classes are its targets: tw.from_dataset(data).map(your_function) with collate=your_function",
@@ -80,10 +81,18 @@ def _model(config: DatasetConfig) -> Any:
     return name
 
 
+def folder_of(config: DatasetConfig) -> Folder:
+    """Say where media lie: in a bucket of object storage, else where relative paths start."""
+    root: str | None = config.extra_kwargs.get("media_dir")
+    if config.object_storage != "none":
+        root = "/".join(filter(None, [f"{_BUCKETS[config.object_storage]}://{config.bucket_name}", root]))
+    return Folder(root, dict(config.extra_kwargs.get("storage_options", {})))
+
+
 def _chat(config: DatasetConfig) -> ChatEncoder:
     """Conversations in any known layout, media as the model sees them."""
-    more = {k: v for k, v in config.extra_kwargs.items() if k in {"media_dir", "columns", "train_on", "chat_template"}}
-    folder = Folder(more.pop("media_dir", None) or config.bucket_name)
+    more = {k: v for k, v in config.extra_kwargs.items() if k in {"columns", "train_on", "chat_template"}}
+    folder = folder_of(config)
     together = bool(config.extra_kwargs.get("use_audio_in_video", False))
     told: dict[str, Any] = {"folder": folder, "limits": limits(config), "audio_in_video": together}
     model = _model(config)

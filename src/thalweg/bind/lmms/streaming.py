@@ -7,6 +7,7 @@ its own, and how ranks and DataLoader workers share it. The walk is that of a fe
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -66,6 +67,8 @@ class MultiModalIterableDataset(TorchIterable[Any]):  # type: ignore[misc]
             mode="threads",
             workers=config.filter_overlong_workers,
         )
+        if config.filter_overlong and config.max_length:
+            feed = feed.map(partial(_within, config.max_length), mode="inline")
         if config.packing:
             overlong = "drop" if config.filter_overlong else "alone"
             feed = feed.pack(config.packing_length, policy="next_fit", overlong=overlong)
@@ -143,6 +146,11 @@ class MultiModalIterableDataset(TorchIterable[Any]):  # type: ignore[misc]
         raise TypeError(
             "a streaming dataset has no len: say max_steps in place of num_train_epochs, or use MultiModalDataset"
         )
+
+
+def _within(most: int, sample: dict[str, Any]) -> dict[str, Any] | None:
+    """Leave out a sample of more than `most` tokens."""
+    return sample if len(sample["input_ids"]) <= most else None
 
 
 class _AsTheyAre:
