@@ -12,11 +12,16 @@ pytest.importorskip("datasets")
 pytest.importorskip("lmms_engine")
 import torch
 
-from thalweg.bind.lmms import DatasetConfig, MultiModalDataset, MultiModalIterableDataset
+import lmms_trainer
+from lmms_trainer import STEPS, dataset_of, model_of, trainer_of
+from thalweg.bind.lmms import MultiModalDataset, MultiModalIterableDataset
+from warm import needs_of
 
 pytestmark = pytest.mark.slow
 PACKAGE = Path(importlib.util.find_spec("lmms_engine").submodule_search_locations[0])
-STEPS = 4
+SCRIPT = Path(lmms_trainer.__file__)
+NEEDS = [*needs_of(SCRIPT), "torch.distributed.fsdp", "transformers:Qwen3ForCausalLM", "datasets",
+         "transformers:AutoTokenizer", "torchdata.stateful_dataloader"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -53,33 +58,10 @@ def rows(tmp_path, monkeypatch, qwen):
 @pytest.fixture
 def train(engine, qwen, rows, tmp_path, monkeypatch):
     """Run the trainer; give what it logged, step by step, and end it behind a number of batches where told."""
-    import transformers
-    from lmms_engine.models.utils import setup_flops_counter
-    from lmms_engine.train.config import TrainingArguments
-
-    logged = []
-    monkeypatch.setattr(
-        engine,
-        "Tracking",
-        lambda **told: type("Log", (), {"log": lambda self, d, step=None: logged.append((step, d))})(),
-    )
 
     def run(cls, folder, kill=None, resume=False, **more):
-        torch.manual_seed(0)
-        dataset = cls(
-            DatasetConfig(
-                dataset_type="vision", dataset_format="jsonl", dataset_path=str(rows), packing_length=400,
-                processor_config={"processor_type": "chat", "processor_name": qwen}, **more,
-            )
-        )  # fmt: skip
-        dataset.build()
-        config = transformers.Qwen3Config(
-            vocab_size=len(qwen), hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
-            num_key_value_heads=1, head_dim=8, tie_word_embeddings=False,
-        )  # fmt: skip
-        model = transformers.Qwen3ForCausalLM(config)
-        setup_flops_counter(config)
-        seen, forward = [], model.forward
+        dataset, model = dataset_of(cls, rows, qwen, **more), model_of(len(qwen))
+        seen, logged, forward = [], {}, model.forward
 
         def counted(*args, **batch):
             if kill is not None and len(seen) == kill:
@@ -88,20 +70,9 @@ def train(engine, qwen, rows, tmp_path, monkeypatch):
             return forward(*args, **batch)
 
         monkeypatch.setattr(model, "forward", counted, raising=False)
-        args = TrainingArguments(
-            output_dir=str(tmp_path / folder), per_device_train_batch_size=2, max_steps=STEPS, bf16=True, use_cpu=True,
-            save_steps=2, learning_rate=1e-3, report_to=[], dataloader_pin_memory=False, lr_scheduler_type="cosine",
-            dataloader_num_workers=0, fsdp_config={"transformer_layer_cls_to_wrap": ["Qwen3DecoderLayer"]},
-            print_batch_input_steps=1, gradient_accumulation_steps=1, num_train_epochs=3,
-        )  # fmt: skip
-        args.warmup_ratio = 0.0  # a word that later releases of transformers have no more
-        trainer = engine.FSDP2SFTTrainer(
-            model=model, args=args, train_dataset=dataset, data_collator=dataset.get_collator(),
-            processing_class=dataset.processor,
-        )  # fmt: skip
-        logged.clear()
+        trainer = trainer_of(engine, model, dataset, tmp_path / folder, logged.__setitem__)
         trainer.train(resume_from_checkpoint=resume)
-        return {step: d for step, d in logged if step is not None}, seen
+        return {step: d for step, d in logged.items() if step is not None}, seen
 
     return run
 
@@ -126,6 +97,41 @@ def test_the_packages_trainer_trains_is_killed_and_resumes_to_the_same_losses(tr
     assert (saved / "tokenizer.json").is_file()
     rest, _ = train(cls, "cut", packing=packing, resume=True)
     assert {s: d["train/loss"] for s, d in rest.items()} == {s: losses[s] for s in (2, 3)}
+
+
+def job(warm, tmp_path, rows, cls, folder, kill=None):
+    """Run two ranks; give the losses by step, and end both where step `kill` is logged."""
+    (tmp_path / folder).mkdir(exist_ok=True)
+    store = tmp_path / f"store-{len(list(tmp_path.iterdir()))}"
+    words = (2, tmp_path / folder, rows, tmp_path / "tokenizer", cls.__name__)
+    ranks = [warm.start(SCRIPT, store, r, *words, needs=NEEDS, piped=r == 0) for r in range(2)]
+    losses = {}
+    for line in ranks[0].lines():
+        if line.startswith('{"step"'):
+            told = json.loads(line)
+            losses[told["step"]] = told["train/loss"]
+            assert told["perf/global_seq_len_min"] <= told["perf/global_seq_len_avg"] <= told["perf/global_seq_len_max"]
+            assert told["perf/global_seq_len_min"] < told["perf/global_seq_len_max"]
+            if told["step"] == kill:
+                for rank in ranks:
+                    rank.kill()
+    ended = [rank.wait() for rank in ranks]
+    assert ended == [0 if kill is None else -9] * 2, "".join(rank.err[-2000:] for rank in ranks)
+    return losses
+
+
+# C13 C33 C38 C40 C48
+@pytest.mark.parametrize("cls", [MultiModalDataset, MultiModalIterableDataset])
+def test_two_ranks_of_the_packages_trainer_are_killed_without_a_word_and_resume_to_the_same_losses(
+    warm, tmp_path, rows, qwen, cls
+):
+    qwen.save_pretrained(tmp_path / "tokenizer")
+    whole = job(warm, tmp_path, rows, cls, "whole")
+    assert list(whole) == list(range(STEPS))
+    first = job(warm, tmp_path, rows, cls, "cut", kill=2)  # behind the checkpoint of step 2
+    assert {step: whole[step] for step in first} == first
+    rest = job(warm, tmp_path, rows, cls, "cut")
+    assert rest == {step: whole[step] for step in range(2, STEPS)}
 
 
 OURS = {  # what a file of the package calls its objects -> whose they are
@@ -159,11 +165,7 @@ def asked(file, names):
 # C1 C13 C28 C29 C30 C32
 @pytest.mark.parametrize("cls", [MultiModalDataset, MultiModalIterableDataset])
 def test_every_call_in_the_packages_source_is_answered(rows, qwen, cls):
-    told = {"processor_type": "chat", "processor_name": qwen}
-    dataset = cls(
-        DatasetConfig(dataset_type="vision", dataset_format="jsonl", dataset_path=str(rows), processor_config=told)
-    )
-    dataset.build()
+    dataset = dataset_of(cls, rows, qwen)
     processor = dataset.processor
     objects = {
         "dataset": dataset, "collator": dataset.get_collator(), "processor": processor, "decoder": processor.processor,
