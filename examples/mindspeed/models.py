@@ -16,6 +16,7 @@ VISION = {"depth": 2, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2
 AUDIO = {"encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 64, "d_model": 32, "output_dim": 64}
 OLD = "<|IMAGE|> <|VIDEO|> <|AUDIO|> <|vision_bos|> <|vision_eos|> <|audio_bos|> <|audio_eos|>"
 NEW = "<|image_pad|> <|video_pad|> <|audio_pad|> <|vision_start|> <|vision_end|> <|audio_start|> <|audio_end|>"
+WORDS = ["What moves and what sounds? A wave, a tone, a number."]  # a vocabulary of few words: the model is small, too
 # family -> its media tokens, the ending of the keys that hold them, patch size, further settings of its three parts
 FAMILIES = {
     "Qwen2_5Omni": (OLD, "_token_index", 14, {}, {"fullatt_block_indexes": [1]}, {}),
@@ -31,7 +32,7 @@ def make(folder: str | Path, name: str) -> Path:
     folder, family = Path(folder), "Qwen3OmniMoe" if "Qwen3" in name else "Qwen2_5Omni"
     tokens, key, patch, text, vision, audio = FAMILIES[family]
     if not (folder / "config.json").is_file():
-        tokenizer = load_tokenizer(qwen_tokenizer())
+        tokenizer = load_tokenizer(qwen_tokenizer()).train_new_from_iterator(WORDS, 400)
         tokenizer.add_special_tokens({"extra_special_tokens": tokens.split()})
         tokenizer.save_pretrained(folder)
         ids = tokenizer.convert_tokens_to_ids(tokens.split())

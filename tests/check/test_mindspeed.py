@@ -9,36 +9,30 @@ import yaml
 from click.testing import CliRunner
 
 import thalweg as tw
+from reference_files import ROOT, STARTS, reference
 from thalweg.cli import cli
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("datasets")
 pytest.importorskip("av")
 pytest.importorskip("soundfile")
-ROOT = Path(__file__).resolve().parents[2]
 COUNT = 15
-CONFIGS = {"data_7b.json": '{\n    "dataset_param"', "omni.yaml": "parallel:\n"}
 
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
     """Both configurations of the reference document in a folder with the data and the models that they name."""
-    document = ROOT.parent / "shared" / "documents" / "async_preprocess_iterable_dataset.txt"
-    if not document.is_file():
-        pytest.skip("../shared/documents is not beside the checkout")
-    text, folder = document.read_text("utf-8"), tmp_path_factory.mktemp("job")
-    with pytest.MonkeyPatch.context() as patch:
-        data, models = (
-            runpy.run_path(str(ROOT / "examples" / "mindspeed" / f"{name}.py")) for name in ("data", "models")
-        )
-        patch.chdir(folder)
-        for name, start in CONFIGS.items():
-            written = text[text.index(start) : text.index("bash examples", text.index(start))].rstrip()
-            Path(name).write_text(written[: written.rindex("\n")].strip() + "\n", "utf-8")
-            from thalweg.bind.mindspeed import load_config
+    from thalweg.bind.mindspeed import load_config
 
+    folder = tmp_path_factory.mktemp("job")
+    data, models = (runpy.run_path(str(ROOT / "examples" / "mindspeed" / f"{name}.py")) for name in ("data", "models"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for name in STARTS:
+            Path(name).write_text(reference(name), "utf-8")
             told = load_config(name).dataset_param
-            models["make"](told["preprocess_parameters"]["model_name_or_path"], name.replace("omni", "Qwen3"))
+            path = told["preprocess_parameters"]["model_name_or_path"]
+            models["make"](path, path)
             data["make"](told["basic_parameters"]["dataset"], told["basic_parameters"]["dataset_dir"], COUNT)
         yield folder
 
@@ -48,7 +42,7 @@ def _there(job, monkeypatch):
     monkeypatch.chdir(job)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", STARTS)
 def test_a_configuration_as_it_stands_has_no_error(name):
     report = tw.doctor(name, 40)
     assert report.ok, str(report)
@@ -67,7 +61,7 @@ def test_a_fault_in_the_data_or_in_a_key_is_found_and_the_command_ends_with_one(
     assert "prompts off the loss" in {f["check"] for f in found["findings"] if f["level"] == "error"}
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", STARTS)
 def test_profile_measures_a_configuration_as_it_stands(name):
     done = CliRunner().invoke(cli, ["profile", name, "--steps", "4", "--json"])
     assert done.exit_code == 0, done.output
@@ -80,7 +74,7 @@ def test_profile_measures_a_configuration_as_it_stands(name):
     assert found["verdict"].startswith("preprocessing is")
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", STARTS)
 def test_tune_tries_a_configuration_as_it_stands_and_writes_what_it_found_beside(name):
     was = Path(name).read_text("utf-8")
     done = CliRunner().invoke(cli, ["tune", name, "--seconds", "1", "--steps", "2", "--json", "--write", "best.yaml"])

@@ -21,6 +21,12 @@ def files(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="session")
+def qwen(qwen):
+    """Qwen's template and special tokens with few words: a whole vocabulary takes a second wherever it is loaded."""
+    return qwen.train_new_from_iterator(["a question, an answer, more, and the last"], 400)
+
+
+@pytest.fixture(scope="session")
 def model_dir(tmp_path_factory, qwen):
     folder = tmp_path_factory.mktemp("model")
     qwen.save_pretrained(folder)
