@@ -457,7 +457,7 @@ def test_any_value_survives():
 
 
 def test_two_runs_of_one_setting_are_the_same():
-    # A50 A56
+    # A50
     def fn(batch):
         threading.Event().wait(random.random() * 0.001)
         return expand(batch)
@@ -628,3 +628,13 @@ def test_a_hub_stream_keeps_its_place_through_all_wrappers(shards):
         again = make()
         again.load_state_dict(state)
         assert list(again) == whole[k:], k
+
+
+def test_workers_of_a_loader_share_a_hub_stream_that_would_divide_itself_by_worker_too():
+    # A42 A35 K28
+    datasets = pytest.importorskip("datasets")
+    stream = datasets.Dataset.from_dict({"id": list(range(24))}).to_iterable_dataset(num_shards=4)
+    shard = DistributedIterableDataset(stream, num_dp=2, dp_rank=1)
+    for dataset in (shard, AsyncPreprocessIterableDataset(shard, lambda b: b, 4, 2)):
+        loader = DataLoader(dataset, batch_size=1, num_workers=2, multiprocessing_context="fork")
+        assert [int(b["id"][0]) for b in loader] == list(range(1, 24, 2))

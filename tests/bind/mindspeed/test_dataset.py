@@ -22,7 +22,7 @@ from thalweg.bind.mindspeed.samples import Preprocess
 from thalweg.core.errors import ConfigError, InputError, SampleError
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:a record is left out")]
-STREAM = {"streaming": True, "async_preprocess": True, "preprocessing_num_workers": 2}
+STREAM = {"streaming": True, "async_preprocess": True, "preprocessing_num_workers": 3}
 DL = {
     "dataloader_mode": "base",
     "drop_last": True,
@@ -62,8 +62,36 @@ def test_streamed_mapped_and_by_index_give_the_same_samples_in_the_same_order(pa
     got = {name: [np.asarray(s["input_ids"]).tolist() for s in dataset] for name, dataset in ways.items()}
     assert got["async"] == got["mapped"] == got["table"]
     assert numbers(qwen, ways["table"]) == GOOD
-    assert (ways["async"].buffer_size, ways["async"].num_workers) == (4, 2)
+    assert (ways["async"].buffer_size, ways["async"].num_workers) == (4, 3)
     assert ways["mapped"].batch_size == 3
+
+
+# A43
+def test_async_preprocess_without_streaming_changes_nothing_and_says_so(param):
+    with pytest.warns(UserWarning, match="async_preprocess does nothing without streaming"):
+        table = build(param(**{**STREAM, "streaming": False, "preprocessing_num_workers": None}))
+    assert type(table) is MMDataset
+    want = [s["input_ids"].tolist() for s in build(param())]
+    assert [s["input_ids"].tolist() for s in table] == want
+
+
+# B16 B19 B20
+def test_a_table_is_made_in_its_cache_by_as_many_processes_and_groups_as_told(param, tmp_path, monkeypatch):
+    import datasets
+
+    told = []
+    real = datasets.Dataset.map
+    monkeypatch.setattr(
+        datasets.Dataset,
+        "map",
+        lambda self, fn, **words: told.append(words) or real(self, fn, **{**words, "num_proc": None}),
+    )
+    table = build(param(preprocessing_batch_size=4, preprocessing_num_workers=3))
+    assert len(table) == len(GOOD)
+    assert (told[-1]["batch_size"], told[-1]["num_proc"]) == (4, 3)
+    files = [f["filename"] for f in table.made.cache_files]
+    assert files
+    assert all(f.startswith(str(tmp_path / "cache")) for f in files)
 
 
 # A42 A57
@@ -92,7 +120,7 @@ def test_tensor_parallel_peers_read_the_same_and_ranks_share_what_there_is(param
     assert seen[0] == [i for i in range(0, 23, 2) if i in GOOD]
 
 
-# B47
+# A56 B47
 def test_json_and_yaml_paths_give_the_same_samples(param, qwen, tmp_path):
     import yaml
 
@@ -102,7 +130,10 @@ def test_json_and_yaml_paths_give_the_same_samples(param, qwen, tmp_path):
     (tmp_path / "c.json").write_text(json.dumps({"dataset_param": told, "dataloader_param": DL}))
     (tmp_path / "c.yaml").write_text(yaml.safe_dump({"data": {"dataset_param": told, "dataloader_param": DL}}))
     configs = [load_config(tmp_path / name) for name in ("c.json", "c.yaml")]
-    got = [[s["input_ids"].tolist() for s in build(cfg.dataset_param)] for cfg in configs]
+    both = [build(cfg.dataset_param) for cfg in configs]
+    assert [type(d) for d in both] == [AsyncPreprocessIterableDataset] * 2
+    assert (both[0].buffer_size, both[0].num_workers) == (both[1].buffer_size, both[1].num_workers)
+    got = [[s["input_ids"].tolist() for s in dataset] for dataset in both]
     assert got[0] == got[1]
     assert len(got[0]) == len(GOOD)
 
@@ -349,6 +380,8 @@ def test_the_collator_is_found_by_name_and_pads_as_told(param, qwen, monkeypatch
     assert (other["labels"][:, : batch["labels"].shape[1]] == batch["labels"])[batch["attention_mask"] == 1].all()
     with pytest.raises(ConfigError, match=r"collator 'qwn2vl' is unknown.*'qwen2vl'"):
         loader(param(**STREAM), {"collate_param": {"model_name": "qwn2vl"}})
+    with pytest.raises(ConfigError, match=r"collator 'lm' is unknown.*'llm'"):  # the newer name wins
+        loader(param(**STREAM), {"collate_param": {"collator_id": "lm", "model_name": "llm"}})
     with pytest.raises(ConfigError, match="needs a model with image_processor"):
         loader(param(**STREAM), {"collate_param": {"model_name": "qwen2vl"}})
     pinned = []

@@ -32,7 +32,7 @@ def media(tmp_path, model_dir):
         json.dumps({**WhisperFeatureExtractor(feature_size=128).to_dict(), **sees})
     )
     Image.new("RGB", (560, 560), "red").save(tmp_path / "a.png")
-    Image.new("RGB", (28, 28), "red").save(tmp_path / "small.png")
+    Image.new("RGB", (40, 20), "red").save(tmp_path / "small.png")
     soundfile.write(tmp_path / "a.wav", np.zeros(48_000, np.float32), 48_000)
     with av.open(str(tmp_path / "a.mp4"), "w") as container:
         stream = container.add_stream("mpeg4", rate=10)
@@ -56,7 +56,8 @@ def test_pictures_are_brought_between_the_two_areas(media):
     assert tokens("a.png", image_max_pixels=560 * 560) == 400
     assert tokens("a.png", image_max_pixels=280 * 280) == 100
     assert tokens("small.png", image_min_pixels=0) == 1
-    assert tokens("small.png", image_min_pixels=112 * 112) == 16
+    assert tokens("small.png", image_min_pixels=1024) == tokens("small.png") == 2
+    assert tokens("small.png", image_min_pixels=112 * 112) == 6 * 3  # twice as wide as high, as it was
 
 
 # B7 B8 B9 B10
