@@ -13,7 +13,7 @@ JOB = Path(__file__).with_name("stream_rank_job.py")
 
 @pytest.mark.slow
 def test_ranks_of_a_gloo_job_take_equal_steps_and_end_or_fail_together(warm, tmp_path):
-    # C28 K33 A18
+    # C33 K33 A18
     store = tmp_path / "store"
     ranks = [warm.start(JOB, store, r, 2, needs=("torch.distributed", "thalweg")) for r in range(2)]
     assert [rank.wait() for rank in ranks] == [0, 0], [rank.err for rank in ranks]

@@ -36,7 +36,7 @@ dims = st.lists(
 )  # fmt: skip
 
 
-# E47 E48 C30
+# E47 E48
 @given(dims)
 def test_data_ranks_are_dealt_evenly_and_peers_get_the_same_rows(given_dims):
     names, shape = zip(*given_dims, strict=True)
@@ -82,7 +82,7 @@ def test_a_process_outside_the_mesh_is_told():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", range(8))
-def test_a_real_device_mesh_and_real_megatron_groups_agree(rank):  # E48 C30
+def test_a_real_device_mesh_and_real_megatron_groups_agree(rank):  # E48
     dist = pytest.importorskip("torch.distributed")
     state = pytest.importorskip("megatron.core.parallel_state")
     from torch.distributed.device_mesh import init_device_mesh

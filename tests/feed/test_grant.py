@@ -61,7 +61,7 @@ def data(n=40):
 
 @pytest.mark.parametrize("prefetch", [1, 4])
 def test_ranks_of_unequal_streams_end_together_after_the_smallest(prefetch):
-    # C28 K33: rank 1 keeps every second of its samples, rank 0 all
+    # C33 K33: rank 1 keeps every second of its samples, rank 0 all
     def keep(s):
         i = int(s["input_ids"][0])
         return s if i % 2 == 0 or i % 4 == 1 else None

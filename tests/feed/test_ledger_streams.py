@@ -93,7 +93,7 @@ def test_a_row_that_is_lost_or_comes_twice_or_holds_something_else_is_named(tmp_
 
 
 def test_a_rank_with_rows_of_weight_zero_is_not_missing(tmp_path):
-    # C28: until="all"
+    # until="all"
     def keep(s):
         return s if s["n"] % 2 == 0 or s["n"] % 4 == 1 else None
 

@@ -67,7 +67,6 @@ def rows_of(order, epoch=0):
     return np.concatenate(first), np.concatenate(total)
 
 
-# C30 C36
 @pytest.mark.parametrize("run", [1, 4, 16])
 @pytest.mark.parametrize("weights", [(1, 1), (1, 4)])
 def test_shares_stay_within_three_standard_errors_in_any_ten_million_tokens_after_packing_and_balance(run, weights):
@@ -110,7 +109,6 @@ def test_blocks_of_a_balanced_feed_hold_a_hundred_runs():
     assert order.num_rows(0, 0) >= 100 * 1024
 
 
-# C30
 def test_the_shares_of_the_tokens_handed_over_are_in_the_stats():
     rng = np.random.default_rng(0)
     parts = {
@@ -133,7 +131,7 @@ def test_the_shares_of_the_tokens_handed_over_are_in_the_stats():
     assert f"shares so far: web {told['web']:.1%}, code {told['code']:.1%}" in str(ranks[0])
 
 
-# C28 K38
+# K38
 @given(st.integers(100, 400), st.integers(0, 5))
 @settings(max_examples=10, deadline=None)
 def test_hundreds_of_sources_of_one_row_each_come_once(n, seed):
@@ -158,7 +156,7 @@ def test_a_source_of_one_row_beside_one_of_a_hundred_on_four_ranks(workers):
     assert all(n == 1 for k, n in seen.items() if k[0] == "b")
 
 
-# K38 C28
+# K38
 @pytest.mark.parametrize(
     ("weights", "said"),
     [

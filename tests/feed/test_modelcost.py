@@ -20,7 +20,6 @@ def feed():
     return tw.from_dataset([{"input_ids": np.zeros(n, np.int32)} for n in (3, 9, 30)]).pack(32)
 
 
-# C41
 @pytest.mark.parametrize("how", ["mapping", "folder", "file", "object", "model", "text part", "nested parts"])
 def test_the_sizes_are_found_in_any_form(how, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))

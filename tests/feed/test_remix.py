@@ -49,7 +49,7 @@ def shares(ids):
     return {n: counts[n] / len(ids) for n in sorted(counts)}
 
 
-# C28 E44 E45 K38
+# E44 E45 K38
 @pytest.mark.parametrize("packed", [False, True])
 def test_new_weights_hold_from_the_change_on_and_every_draw_comes_once(packed):
     run = loader(feed(packed=packed))
@@ -192,7 +192,7 @@ def test_a_restart_of_the_epoch_goes_to_the_change():
         ({"a": float("nan"), "b": 1}, "finite"),
     ],
 )
-def test_weights_that_mean_nothing_are_refused(mix, words):  # C28
+def test_weights_that_mean_nothing_are_refused(mix, words):
     run = loader(feed())
     state = run.state_dict()
     with pytest.raises(ConfigError, match=words):

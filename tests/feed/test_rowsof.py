@@ -103,7 +103,7 @@ SHAPED = {
 }
 
 
-# E49 E50 C30
+# E49 E50
 @pytest.mark.parametrize("name", SHAPED)
 def test_a_simulation_knows_every_shape_tokens_and_padding_that_loaders_give(name):
     feed = SHAPED[name](drawn())
@@ -157,7 +157,7 @@ def test_the_commands_answer_in_text_and_json(tmp_path):
         sys.modules.pop("data_here", None)
 
 
-# C30 C41
+# C41
 def test_the_simulation_shows_shares_over_the_epoch_and_balance_on_a_page(tmp_path):
     even = (
         tw.mix({"a": source("a", 400), "b": source("b", 600)}, by="tokens")

@@ -28,7 +28,7 @@ def test_every_entry_of_the_real_file_is_read(chat_folder):
     assert not entries["identity"].attributes.text_only
 
 
-# B16 B29 B30
+# B29 B30
 @pytest.mark.filterwarnings("ignore:no medium at")
 @pytest.mark.parametrize(
     ("name", "file"),

@@ -46,7 +46,7 @@ def test_tensor_and_pipeline_peers_get_the_same_rows_and_data_ranks_share_the_or
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [(2, 1, 2, 2), (1, 2, 2, 2)])
-def test_on_four_dimensions_at_once_peers_share_rows_and_context_ranks_their_parts(on_meshes, shape):  # A39 E42 E48 C30
+def test_on_four_dimensions_at_once_peers_share_rows_and_context_ranks_their_parts(on_meshes, shape):  # A39 E42 E48
     told = [t["x".join(map(str, shape))] for t in on_meshes]
     assert sorted(t["at"] for t in told) == [list(at) for at in product(*map(range, shape))]
     for t in told:
