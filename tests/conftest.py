@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import media_made
+from required import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401  (hooks)
 from warm import Warm
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a job that a script put into the background

@@ -19,7 +19,7 @@ def named(prefix):
 
 
 @given(st.integers(0, 9), st.integers(0, 9), st.booleans())
-def test_an_error_comes_after_all_earlier_items_whoever_raised_it(n, bad, in_make):  # A24
+def test_an_error_comes_after_all_earlier_items_whoever_raised_it(n, bad, in_make):  # A18
     def items():
         for i in range(n):
             if i == bad and not in_make:

@@ -65,7 +65,7 @@ EXAMPLES = {
     st.Map: [
         [REC, {"map": {"fn": "config_code:same", "batched": 16, "remove_columns": ["input_ids"], "workers": 3,
                        "mode": "threads", "on_error": "quarantine", "max_bad": 5, "quarantine": "bad",
-                       "timeout": 2.5, "length": "same"}}],
+                       "timeout": 2.5, "length": "same", "ahead": 64}}],
         [REC, {"map": {"fn": "config_code:info", "with_info": True, "input_columns": ["input_ids"],
                        "output_columns": ["labels"]}}],
         [REC, {"map": {"fn": {"config_code:Plus": {"by": 2}}}}],

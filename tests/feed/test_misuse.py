@@ -25,6 +25,7 @@ def loader(feed=BATCHED, **words):
         (lambda: FEED.split({}), "split takes names and shares"),
         (lambda: FEED.pack(8, policy="window_x"), "window_x"),
         (lambda: FEED.pack(8, policy="window_0"), "window_0"),
+        (lambda: FEED.map(len, ahead=0), "ahead must be an integer of at least 1, not 0"),
         (lambda: tw.mix([FEED, FEED]), "mix takes feeds by name"),
         (lambda: tw.concat([FEED]), "concat takes feeds by name"),
         (lambda: tw.mix({"a": ROWS}), "source 'a' is no feed but list"),

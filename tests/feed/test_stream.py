@@ -428,7 +428,8 @@ def test_bad_samples_are_counted_kept_aside_and_limited(tmp_path):
         run(on_error="skip", max_bad=5)
 
 
-def test_memory_is_bounded_while_the_first_sample_is_slow():
+@pytest.mark.parametrize("ahead", [8, None])
+def test_memory_is_bounded_while_the_first_sample_is_slow(ahead):
     # A24
     hold, read = threading.Event(), []
 
@@ -442,17 +443,36 @@ def test_memory_is_bounded_while_the_first_sample_is_slow():
             hold.wait(20)
         return sample
 
-    run = loader(from_stream(source).map(fn, mode="threads", workers=8).batch(1, collate="raw"))
-    first = []
+    words = {} if ahead is None else {"ahead": ahead}
+    run = loader(from_stream(source).map(fn, mode="threads", workers=8, **words).batch(1, collate="raw"))
+    first, bound = [], ahead or 128
     consumer = threading.Thread(target=lambda: first.append(next(iter(run))))
     consumer.start()
-    while len(read) < 128:
+    while len(read) < bound:
         threading.Event().wait(0.001)
     threading.Event().wait(0.05)
-    assert len(read) == 128
+    assert len(read) == bound
     hold.set()
     consumer.join(20)
     assert first[0].info.ids == [["0"]]
+    run.close()
+
+
+def test_a_batched_function_gets_every_column_that_any_of_its_samples_has():
+    # nothing is lost without a word: the first sample of a call need not have the columns of the others
+    data = [{"a": 1}, {"a": 2, "b": 5}, {"b": 6}, {"a": 3}]
+    seen = []
+
+    def fn(columns):
+        seen.append(columns)
+        return {"c": [0 if b is None else b for b in columns["b"]]}
+
+    run = loader(from_stream(data).map(fn, batched=3, mode="inline").batch(1, collate="raw"), tail="pad")
+    with pytest.raises(KeyError):  # the last call has no sample with this column
+        out = []
+        [out.append(b["samples"][0]) for b in run]
+    assert seen[0] == {"a": [1, 2, None], "b": [None, 5, 6]}
+    assert out == [{"a": 1, "b": None, "c": 0}, {"a": 2, "b": 5, "c": 5}, {"a": None, "b": 6, "c": 6}]
     run.close()
 
 

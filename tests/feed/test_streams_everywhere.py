@@ -1,11 +1,15 @@
 """Streams under the public oracle: restored from every position, whatever they map, expand, shuffle and pack."""
 
+import ast
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import thalweg as tw
 from thalweg.feed.node import RunOptions
 from thalweg.feed.stream import StreamNode
+from thalweg.feed.streamchain import build
 from thalweg.testing import assert_resumes_everywhere
 
 
@@ -81,10 +85,45 @@ FEEDS = {
         .pack(40, policy="fill", overlong="split")
         .batch(2)
     ),
+    "a file a sub-stream": lambda: tw.from_stream(lambda shard, shards: rows(9 + shard), shards=2).batch(2),
+    "mixed": lambda: tw.mix({"a": stream(), "b": tw.from_stream(list(rows(11)))}, weights={"a": 2, "b": 1}).batch(2),
+    "one after the other": lambda: tw.concat({"a": stream(), "b": tw.from_stream(list(rows(11)))}).batch(2),
     "planned data behind a map": lambda: (
         tw.from_dataset(list(rows()), id="id").map(plus).pack(32, overlong="drop").batch(1)
     ),
 }
+
+
+def node_classes():
+    """Give the nodes of streams that there are: public classes of the feed that keep a token and start from one."""
+    found = {}
+    for path in sorted(Path(tw.__file__).with_name("feed").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and not any("Protocol" in ast.unparse(base) for base in node.bases):
+                methods = {f.name for f in node.body if isinstance(f, ast.FunctionDef)}
+                if methods >= {"first", "begin_of", "restore", "__iter__"}:
+                    found[node.name] = path.name
+    return found
+
+
+def nodes_of(node, found):
+    """Name the classes of a node and of all that it holds."""
+    if type(node).__module__.startswith("thalweg.feed") and type(node).__name__ not in found:
+        found.add(type(node).__name__)
+    held = vars(node).values() if hasattr(node, "__dict__") else ()
+    for value in held:
+        for one in value if isinstance(value, list | tuple) else [value]:
+            if hasattr(one, "begin_of"):
+                nodes_of(one, found)
+
+
+def test_every_node_of_a_stream_is_among_the_feeds_that_are_restored_from_every_position():
+    found = set()
+    for make in FEEDS.values():
+        nodes_of(build(make(), RunOptions(), None).node, found)
+    every = node_classes()
+    assert len(every) >= 8
+    assert {name: path for name, path in every.items() if name not in found} == {}
 
 
 # A51 C48 K26 K28 K30

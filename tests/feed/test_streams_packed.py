@@ -150,6 +150,26 @@ def test_hub_streams_are_divided_without_loss_by_sample_and_by_file(by, world):
         assert parts == [[i for i in range(101) if i % world == r] for r in range(world)]
 
 
+@pytest.mark.parametrize("by", ["sample", "file"])
+def test_a_stream_that_was_split_before_is_split_again_without_loss(by):
+    # nested splits compose: nodes by `datasets`, ranks of a node by us
+    datasets = pytest.importorskip("datasets")
+    from datasets.distributed import split_dataset_by_node
+
+    stream = datasets.Dataset.from_dict({"n": list(range(101))}).to_iterable_dataset(num_shards=8)
+    parts = []
+    for node in range(2):
+        part = split_dataset_by_node(stream, node, 2)
+        own = [row["n"] for row in part]
+        feed = from_stream(part, shards=2, shard_by=by).batch(1, collate="raw")
+        ranks = [[b["samples"][0]["n"] for b in run(feed, r, 2)] for r in range(2)]
+        assert sorted(ranks[0] + ranks[1]) == sorted(own)
+        if by == "sample":
+            assert ranks == [own[0::2], own[1::2]]
+        parts += own
+    assert sorted(parts) == list(range(101))
+
+
 @pytest.mark.parametrize("block", [1, 7, 1000, 10_000])
 @pytest.mark.parametrize("by", ["sample", "file"])
 def test_a_hub_stream_resumes_at_the_next_row_whatever_it_reads_at_once(block, by, tmp_path):
@@ -204,6 +224,8 @@ def test_a_source_without_a_state_is_read_again_without_being_mapped_and_says_wh
         return s
 
     feed = from_stream(source).map(fn, mode="threads", workers=2).batch(100, collate="raw")
+    assert "the source up to its place where it has no load_state_dict" in str(feed)
+    assert "the source" not in str(from_stream([{"n": 1}]).map(fn))  # a list is opened at any place
     loader = FeedLoader(feed, topology=Topology())
     it = iter(loader)
     for _ in range(150):
@@ -230,6 +252,28 @@ def test_generators_and_functions_of_the_epoch_are_sources():
     with pytest.raises(ThalwegError, match="can be read only once"):
         list(once)
     once.close()
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_function_of_shard_and_shards_opens_each_sub_stream_on_its_own(world):
+    opened = []
+
+    def part(shard, shards, epoch):
+        opened.append((shard, shards))
+        return ({"n": 1000 * epoch + i} for i in range(shard, 40, shards))
+
+    def seen(feed, rank, world):
+        loader = FeedLoader(feed.batch(1, collate="raw"), topology=Topology(rank, world))
+        found = [[b["samples"][0]["n"] for b in loader] for _ in range(2)]
+        loader.close()
+        return found
+
+    for rank in range(world):
+        opened.clear()
+        assert seen(from_stream(part, shards=4), rank, world)[1] == [1000 + i for i in range(rank, 40, world)]
+        assert set(opened) == {(s, 4) for s in range(rank, 4, world)}  # no sub-stream of another rank
+    assert seen(from_stream(part, shards=2).take(5), 0, 1)[0] == list(range(5))
+    assert opened[-1] == (0, 1)  # a count over all of it reads all of it
 
 
 def test_take_skip_and_split_work_on_streams():

@@ -13,7 +13,7 @@ import thalweg as tw
 from thalweg.core.topology import Topology
 from thalweg.feed.loader import FeedLoader
 
-KINDS = ("one", "none", "three", "fails", "fails late", "lazy")
+KINDS = ("one", "none", "nothing", "three", "fails", "fails late", "lazy")
 
 
 class Act:
@@ -29,6 +29,8 @@ class Act:
         kind = self.kinds[i]
         if kind == "fails":
             raise ValueError(i)
+        if kind == "nothing":
+            return None
         if kind in {"fails late", "lazy"}:
             return self.parts(i, fails=kind == "fails late")
         return [{"n": i, "k": k} for k in range({"one": 1, "none": 0, "three": 3}[kind])]
@@ -42,7 +44,7 @@ class Act:
 
 
 def expected(kinds):
-    outputs = {"one": 1, "none": 0, "three": 3, "fails": 0, "fails late": 1, "lazy": 2}
+    outputs = {"one": 1, "none": 0, "nothing": 0, "three": 3, "fails": 0, "fails late": 1, "lazy": 2}
     return [(i, k) for i, kind in enumerate(kinds) for k in range(outputs[kind]) if (i + k) % 5]
 
 

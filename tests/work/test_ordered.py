@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import random
 import threading
 import weakref
 
@@ -45,8 +46,8 @@ def test_outputs_follow_the_source_at_any_width_chunk_and_budget(counts, workers
 
 
 def test_one_thread_reads_in_order_and_workers_never_do():
-    # A11 A12 A13
-    readers, callers = set(), set()
+    # A11 A12 A13: items are numbered from 0 in the order in which they are read, anew in each pass
+    readers, callers, numbers = set(), set(), []
 
     def source():
         for i in range(50):
@@ -57,10 +58,18 @@ def test_one_thread_reads_in_order_and_workers_never_do():
         callers.add(threading.current_thread())
         return [i]
 
-    assert list(OrderedMap(source(), call, workers=4)) == list(range(50))
-    assert len(readers) == 1
-    assert not readers & callers
-    assert threading.current_thread() not in readers | callers
+    def numbered(message):
+        if message.items:
+            numbers.append((message.number, message.items))
+
+    for _ in range(2):
+        numbers.clear()
+        readers.clear()
+        assert list(OrderedMap(source(), call, workers=4, hook=numbered)) == list(range(50))
+        assert len(readers) == 1
+        assert not readers & callers
+        assert threading.current_thread() not in readers | callers
+        assert sorted(numbers) == [(i, [i]) for i in range(50)]
 
 
 def test_workers_run_at_the_same_time():
@@ -149,6 +158,41 @@ def test_an_error_comes_after_all_earlier_items_at_any_relative_speed(n, bad, wo
         assert list(m) == list(range(n))
     m.close()
     assert ours() == []
+
+
+@pytest.mark.slow
+def test_a_thousand_of_a_thousand_errors_arrive_in_their_place():
+    # A17 A18: workers, room, the place of the error and who is faster vary from run to run
+    draw = random.Random(6)
+    for k in range(1000):
+        n, workers, ahead, bad = draw.randint(1, 30), draw.randint(1, 6), draw.randint(1, 12), draw.randint(0, 29)
+        slow, of_source = draw.choice(("none", "in", "out")), draw.random() < 0.3
+
+        def source(n=n, bad=bad, of_source=of_source):
+            for i in range(n):
+                if of_source and i == bad:
+                    raise LookupError(i)
+                yield i
+
+        def call(i, bad=bad, of_source=of_source, slow=slow):
+            if slow == "in":
+                threading.Event().wait(0.0001)
+            if i == bad and not of_source:
+                raise LookupError(i)
+            return [i]
+
+        got, error = [], None
+        m = OrderedMap(source(), call, workers=workers, ahead=ahead, chunk=draw.choice((1, 3, None)))
+        try:
+            for x in m:
+                got.append(x)
+                if slow == "out":
+                    threading.Event().wait(0.0001)
+        except LookupError as found:
+            error = found
+        m.close()
+        assert got == list(range(min(n, bad))), k
+        assert (error is not None) == (bad < n), k
 
 
 def test_an_error_of_the_source_has_its_place_too():

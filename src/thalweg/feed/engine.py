@@ -65,7 +65,8 @@ def engine_of(stage: Any, workers: int | str, stall_after: float | None) -> Engi
         return Engine("inline", 0, stall_after=stall_after)
     if isinstance(wanted, int) and mode == "auto" and wanted < 1:
         raise ConfigError(f"workers={wanted} must be at least 0", where=str(stage))
-    return Engine(mode, wanted if isinstance(wanted, int) else None, stall_after=stall_after)
+    ahead = getattr(stage, "ahead", None)
+    return Engine(mode, wanted if isinstance(wanted, int) else None, ahead, stall_after)
 
 
 def start_map(

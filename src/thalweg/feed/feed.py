@@ -130,6 +130,7 @@ class Feed:
         input_columns: Any = None,
         output_columns: Any = None,
         length: str | None = None,
+        ahead: int | None = None,
     ) -> "Feed":
         """Apply fn to each sample: the columns that it returns are set, the others stay.
 
@@ -148,6 +149,7 @@ class Feed:
             input_columns: fn gets these by position.
             output_columns: what fn returns, by position or name.
             length: "same" promises unchanged token counts; checked when run.
+            ahead: streams: samples in flight, from read to hand-over; None: 128, at least 4 a worker.
         """
         if remove_columns is None and getattr(fn, "whole_sample", False):
             remove_columns = "all"
@@ -166,6 +168,7 @@ class Feed:
                 quarantine,
                 timeout,
                 length,
+                ahead,
             )
         )
 
@@ -369,6 +372,7 @@ class Feed:
         else:
             lines.append(f"  a stream because {why}")
             lines.append("  costs: no length, no known number of steps; resume reads again up to one window")
+            lines[-1] += self.stages[0].rereading() if isinstance(self.stages[0], st.FromStream) else ""
             held = self.stages[2:] if isinstance(self.stages[0], st.From) else self.stages  # else a permutation
             lines += [stage.window() for stage in held if isinstance(stage, st.Shuffle)]
         return "\n".join(lines)

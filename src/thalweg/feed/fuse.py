@@ -58,7 +58,7 @@ def fused(stages: Sequence[tuple[int, st.Stage]]) -> list[tuple[int, st.Stage]]:
 
 
 def _alike(a: st.Map, b: st.Map) -> bool:
-    words = ("workers", "mode", "on_error", "max_bad", "quarantine", "timeout")
+    words = ("workers", "mode", "on_error", "max_bad", "quarantine", "timeout", "ahead")
     same = all(getattr(a, w) == getattr(b, w) for w in words)
     return same and all(_simple(s) for s in (a, b))
 

@@ -133,7 +133,8 @@ def call_batched(stage: Map, samples: Sequence[Sample]) -> list[Sample]:
     Raises:
         SampleError: lists of different lengths.
     """
-    columns: dict[str, list[Any]] = {k: [s.get(k) for s in samples] for s in samples[:1] for k in s}
+    named = dict.fromkeys(k for s in samples for k in s)  # samples need not have the same columns
+    columns: dict[str, list[Any]] = {k: [s.get(k) for s in samples] for k in named}
     given = (
         stage.fn(columns)
         if stage.input_columns is None

@@ -20,6 +20,7 @@ from thalweg.feed.source import Source, samples_of
 from thalweg.plan.shuffle import Permutation
 
 READ = 256  # samples of a source with random access read at once
+TOLD = 1000  # items read again for a resume beyond which that is said
 
 
 class Origin(Protocol):
@@ -60,7 +61,7 @@ class IterableOrigin:
     def __init__(self, make: Any) -> None:
         self._make: Any = make
         self._function = callable(make) and not hasattr(make, "__iter__")
-        self._by_epoch = self._function and _takes_epoch(make)
+        self._by_epoch = self._function and takes(make, "epoch")
         self._opened: Any = None
         self._started = False
         if not self._function and not hasattr(make, "__iter__"):
@@ -87,7 +88,7 @@ class IterableOrigin:
         if self._opened is None and _stated(iterator):
             self._opened = iterator
         if position > at:
-            if position - at > 10_000:
+            if position - at > TOLD:
                 warnings.warn(
                     f"the source cannot go to item {position:,} by itself: {position - at:,} items are read again "
                     "(without preprocessing them)",
@@ -99,7 +100,7 @@ class IterableOrigin:
 
     def _made(self, epoch: int) -> Any:
         if self._function:
-            made: Any = self._make(epoch) if self._by_epoch else self._make()
+            made: Any = self._make(epoch=epoch) if self._by_epoch else self._make()
         else:
             made = self._make
             if hasattr(made, "__next__") and self._spent(made):
@@ -143,9 +144,10 @@ def _stated(value: Any) -> bool:
     return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
 
 
-def _takes_epoch(make: Any) -> bool:
+def takes(make: Any, *names: str) -> bool:
+    """Say whether a function has parameters of these names."""
     try:
-        return "epoch" in inspect.signature(make).parameters
+        return inspect.signature(make).parameters.keys() >= set(names)
     except (TypeError, ValueError):
         return False
 

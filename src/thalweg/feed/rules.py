@@ -82,8 +82,9 @@ def check(stages: Sequence[Stage]) -> None:
             test(last, before)
 
 
-def _positive(value: Any, name: str, where: Stage) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+def _positive(value: Any, name: str, where: Stage, *, optional: bool = False) -> None:
+    wrong = not isinstance(value, int) or isinstance(value, bool) or value < 1
+    if wrong and not (optional and value is None):
         raise ConfigError(f"{name} must be an integer of at least 1, not {value!r}", where=str(where))
 
 
@@ -95,8 +96,7 @@ def _one_of(value: Any, name: str, choices: Sequence[str], where: Stage) -> None
 def _check_pack(stage: Any, before: Sequence[Stage]) -> None:
     _positive(stage.align, "align", stage)
     _check_row_lengths(stage, before)
-    if stage.max_docs is not None:
-        _positive(stage.max_docs, "max_docs", stage)
+    _positive(stage.max_docs, "max_docs", stage, optional=True)
     if not re.fullmatch(r"window_0*[1-9]\d*", str(stage.policy)):
         _one_of(stage.policy, "policy", (*POLICIES, "window_512"), stage)
     _one_of(stage.repack, "repack", ("epoch", "never"), stage)
@@ -135,8 +135,7 @@ def _check_row_lengths(stage: Any, before: Sequence[Stage]) -> None:
 def _check_batch(stage: Any, before: Sequence[Stage]) -> None:
     if isinstance(stage, Batch):
         _check_ramp(stage, before)
-        if stage.pad_to is not None:
-            _positive(stage.pad_to, "pad_to", stage)
+        _positive(stage.pad_to, "pad_to", stage, optional=True)
     elif isinstance(stage, TokenBudget):
         _positive(stage.tokens, "tokens", stage)
     else:
@@ -177,6 +176,7 @@ def _check_map(stage: Any, before: Sequence[Stage]) -> None:
     _callable(stage)
     _one_of(stage.mode, "mode", ("auto", "inline", "threads", "processes"), stage)
     _one_of(stage.on_error, "on_error", ("raise", "skip", "quarantine"), stage)
+    _positive(stage.ahead, "ahead", stage, optional=True)
     if stage.length is not None:
         _one_of(stage.length, "length", ("same",), stage)
     if any(isinstance(s, Pack) for s in before) and (stage.with_info or stage.batched):

@@ -71,6 +71,12 @@ class FromStream(Stage):
     shard_by: str = "auto"
     verb: ClassVar[str] = "from_stream"
 
+    def rereading(self) -> str:
+        """Say what a resume reads again before its place; empty where a source goes there by itself."""
+        if isinstance(self.make, Sequence) or hasattr(self.make, "load_state_dict"):
+            return ""
+        return ", and the source up to its place where it has no load_state_dict (without preprocessing)"
+
 
 @dataclass(frozen=True, eq=False)
 class Concat(Stage):
@@ -190,6 +196,7 @@ class Map(Stage):
     quarantine: str | None = None
     timeout: float | None = None
     length: str | None = None
+    ahead: int | None = None
     verb: ClassVar[str] = "map"
 
 

@@ -4,6 +4,7 @@ Decides which node carries out which stage, and which items this rank reads at a
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from thalweg.core.errors import ConfigError
@@ -18,7 +19,7 @@ from thalweg.feed.feed import Feed
 from thalweg.feed.fuse import fused
 from thalweg.feed.merge import BATCHED
 from thalweg.feed.node import RunOptions
-from thalweg.feed.origin import IndexedOrigin, IterableOrigin, Origin
+from thalweg.feed.origin import IndexedOrigin, IterableOrigin, Origin, takes
 from thalweg.feed.streamidentity import Side, identity_of
 from thalweg.feed.streammix import NO_CHANGES, Changes, MixNode
 from thalweg.feed.streampack import PackNode
@@ -231,18 +232,23 @@ def _streamed(head: st.Stage, dealt: Dealt) -> "SubStreams | FileStreams":
         raise ConfigError(f"{head.verb} cannot begin a stream", where=str(head))
     make, by, shards = head.make, head.shard_by, dealt.shards
     parts = getattr(make, "num_shards", None) or getattr(make, "n_shards", None)
+    opens = takes(make, "shard", "shards")
     if by == "auto":
         divides = shards > 1 and isinstance(parts, int) and parts % shards == 0 and hasattr(make, "shard")
-        by = "file" if divides and dealt.take == (0, None) else "sample"
+        by = "file" if (divides or opens) and dealt.take == (0, None) else "sample"
     if by == "sample":
-        return SubStreams(IterableOrigin(make), shards, dealt.epochs, dealt.take, dealt.name)
-    if not hasattr(make, "shard"):
+        whole = partial(make, shard=0, shards=1) if opens else make
+        return SubStreams(IterableOrigin(whole), shards, dealt.epochs, dealt.take, dealt.name)
+    if not opens and not hasattr(make, "shard"):
         raise ConfigError(
             f"{type(make).__name__} has no shard(num_shards=, index=)", where=str(head), fix='say shard_by="sample"'
         )
     if dealt.take != (0, None):
         raise ConfigError("take and skip count over all files", where=str(head), fix='say shard_by="sample"')
-    origins: dict[int, Origin] = {s: IterableOrigin(make.shard(num_shards=shards, index=s)) for s in dealt.subs}
+    cut = (
+        (lambda s: partial(make, shard=s, shards=shards)) if opens else lambda s: make.shard(num_shards=shards, index=s)
+    )
+    origins: dict[int, Origin] = {s: IterableOrigin(cut(s)) for s in dealt.subs}
     return FileStreams(origins, shards, dealt.epochs, dealt.name)
 
 
