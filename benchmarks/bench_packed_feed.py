@@ -2,6 +2,7 @@
 
 Lengths are real (lognormal, mean 299, at most 4,096) and lie in a mapped file; tokens are made when they are read, so
 that the plan is what is measured. "cached" has the block's plan kept on the node, "cold" has only the table's sums.
+Throughput is taken on records too, whose tokens have to be read.
 """
 
 import shutil
@@ -56,22 +57,51 @@ class Mapped:
         return indices.astype(np.uint64)
 
 
+def prepare_records(folder: Path, size: Mapping[str, Any]) -> None:
+    """Write a set of records for each source, 2 bytes a token, and one of all rows."""
+    import numpy as np
+
+    import thalweg as tw
+
+    rng, rows = np.random.default_rng(0), size["rows"] // SOURCES
+    with tw.create_records(folder / "all") as whole:
+        for i in range(SOURCES):
+            lengths = np.clip(rng.lognormal(5.2, 1.0, rows), 1, CAPACITY).astype(np.int64)
+            offsets = np.append(0, np.cumsum(lengths))
+            part = {"input_ids": tw.Ragged(rng.integers(0, 50_000, offsets[-1], np.int32), offsets)}
+            whole.write_batch(part)
+            with tw.create_records(folder / f"source {i}") as own:
+                own.write_batch(part)
+
+
+def on_records(folder: Path) -> dict[str, Any]:
+    """Give the feeds on records."""
+    import thalweg as tw
+
+    parts = {f"source {i}": tw.from_records(folder / f"source {i}") for i in range(SOURCES)}
+    return composed(tw.from_records(folder / "all"), parts)
+
+
 def feeds(folder: Path) -> dict[str, Any]:
-    """Give the feeds: plain, packed, and a mix of 20 sources by tokens with a schedule, shuffled and packed."""
+    """Give the feeds on 10^9 samples whose tokens are made."""
     from thalweg.feed.feed import Feed
-    from thalweg.feed.join import mix
     from thalweg.feed.stages import From
 
     path = folder / "lengths.bin"
-    names = [f"source {i}" for i in range(SOURCES)]
-    parts = {name: Feed((From(Mapped(path, i, SOURCES), name),)) for i, name in enumerate(names)}
-    early = {name: 1.0 + i for i, name in enumerate(names)}
-    late = {name: float(SOURCES - i) for i, name in enumerate(names)}
+    parts = {f"source {i}": Feed((From(Mapped(path, i, SOURCES), f"source {i}"),)) for i in range(SOURCES)}
+    return composed(Feed((From(Mapped(path), "all"),)), parts)
+
+
+def composed(whole: Any, parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the feeds: plain, packed, and a mix of 20 sources by tokens with a schedule, shuffled and packed."""
+    from thalweg.feed.join import mix
+
+    early = {name: 1.0 + i for i, name in enumerate(parts)}
+    late = {name: float(SOURCES - i) for i, name in enumerate(parts)}
     mixed = mix(parts, weights=[(0, early), (20e9, late)], by="tokens", at="tokens", on_exhausted="stop_all")
-    plain = Feed((From(Mapped(path), "all"),)).shuffle()
     return {
-        "plain": plain.batch(64, pad="none"),
-        "packed": plain.pack(CAPACITY).batch(4),
+        "plain": whole.shuffle().batch(64, pad="none"),
+        "packed": whole.shuffle().pack(CAPACITY).batch(4),
         "mixed": mixed.shuffle().pack(CAPACITY).batch(4),
     }
 
@@ -155,15 +185,14 @@ def first_batch(kind: str, *, cached: bool) -> Callable[[Path, Mapping[str, Any]
     return start
 
 
-def throughput(kind: str) -> Callable[[Path, Mapping[str, Any]], Work]:
+def throughput(kind: str, made: Callable[[Path], Mapping[str, Any]]) -> Callable[[Path, Mapping[str, Any]], Work]:
     """Walk some thousand batches from the first."""
 
     def start(folder: Path, size: Mapping[str, Any]) -> Work:
         import os
 
         os.environ["THALWEG_CACHE"] = tempfile.mkdtemp(dir=folder)
-        feed = feeds(folder)[kind]
-        loader = loader_of(feed)
+        loader = loader_of(made(folder)[kind])
 
         def run() -> int:
             tokens = 0
@@ -179,6 +208,7 @@ def throughput(kind: str) -> Callable[[Path, Mapping[str, Any]], Work]:
 
 
 HUGE = {"full": {"samples": 10**9, "tokens": 50_000_000}, "smoke": {"samples": 10**6, "tokens": 500_000}}
+RECORDS = {"full": {"rows": 400_000, "tokens": 50_000_000}, "smoke": {"rows": 4_000, "tokens": 200_000}}
 CASES = [
     *(
         Case(
@@ -206,17 +236,23 @@ CASES = [
         rounds=3,
         warmup=0,
     ),
-    Case(
-        name="tokens of a feed at 10^9 samples",
-        unit="tokens",
-        prepare=prepare,
-        sides={
-            "packed, 20 sources by tokens with a schedule": Side(throughput("mixed")),
-            "packed": Side(throughput("packed")),
-            "plain": Side(throughput("plain")),
-        },
-        sizes=HUGE,
-        rounds=3,
+    *(
+        Case(
+            name=name,
+            unit="tokens",
+            prepare=prepare_data,
+            sides={
+                "packed, 20 sources by tokens with a schedule": Side(throughput("mixed", made)),
+                "packed": Side(throughput("packed", made)),
+                "plain": Side(throughput("plain", made)),
+            },
+            sizes=sizes,
+            rounds=3,
+        )
+        for name, prepare_data, made, sizes in (
+            ("tokens of a feed on records", prepare_records, on_records, RECORDS),
+            ("tokens of a feed at 10^9 samples", prepare, feeds, HUGE),
+        )
     ),
 ]
 

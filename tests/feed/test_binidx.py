@@ -69,3 +69,13 @@ def test_other_data_has_another_fingerprint_and_a_missing_pair_is_named(corpora,
     assert tw.from_megatron(corpora / "web").fingerprint != prints["web"]
     with pytest.raises(InputError, match="no such index"):
         tw.from_megatron(tmp_path / "nothing")
+
+
+def test_an_index_that_points_outside_its_data_is_refused(corpora):
+    raw = bytearray((corpora / "web.idx").read_bytes())
+    at = 34 + 4 * WORDS["web"] + 8 * 7
+    for place, words in ((1 << 40, "its index says"), (-8, "places below 0")):
+        raw[at : at + 8] = place.to_bytes(8, "little", signed=True)
+        (corpora / "web.idx").write_bytes(bytes(raw))
+        with pytest.raises(InputError, match=words):
+            tw.from_megatron(str(corpora / "web"))

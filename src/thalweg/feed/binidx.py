@@ -19,6 +19,8 @@ from thalweg.feed.join import mix
 from thalweg.feed.source import Columns, hash_ids
 from thalweg.feed.stages import From
 from thalweg.store.formats.megatron import Indexed, prefix_of
+from thalweg.store.records.gather import gather_at
+from thalweg.store.records.token_ids import Places
 
 _SAMPLED = 64  # sequences whose tokens are in the fingerprint
 
@@ -79,15 +81,18 @@ class MegatronSource:
         """Gather sequences in the order asked, int32."""
         if columns is not None and INPUT_IDS not in columns:
             return {}
-        pair, width = self.pair, self.pair.dtype.itemsize
-        first = (pair.pointers[indices] // width).tolist()
-        counts = pair.lengths[indices].astype(np.int64)
-        offsets = np.zeros(len(counts) + 1, np.int64)
-        np.cumsum(counts, out=offsets[1:])
-        values = np.empty(int(offsets[-1]), np.int32)
-        for at, n, out in zip(first, counts.tolist(), offsets.tolist(), strict=False):
-            values[out : out + n] = pair.data[at : at + n]
-        return {INPUT_IDS: Ragged(values, offsets)}
+        places = self.token_places(indices)
+        offsets = np.zeros(len(indices) + 1, np.int64)
+        np.cumsum(places.sizes, out=offsets[1:])
+        values = gather_at(places.addresses, places.width, places.sizes)
+        return {INPUT_IDS: Ragged(values.astype(np.int32, copy=False), offsets)}
+
+    def token_places(self, indices: NDArray[np.int64], together: int = 1) -> Places:
+        """Say where the tokens of sequences lie in memory, for one copy out of many pairs."""
+        del together
+        pair = self.pair
+        start = pair.data.__array_interface__["data"][0]
+        return Places(start + pair.pointers[indices], pair.lengths[indices], pair.dtype.name)
 
     def ids(self, indices: NDArray[np.int64]) -> list[str]:
         """Give the number of each sequence."""

@@ -188,8 +188,7 @@ class Reader:
         if len(self.leaves) == 1:
             read = self.leaves[0].source.read(documents.index, self.columns)
         else:
-            readers = [lambda at, s=leaf.source: s.read(at, self.columns) for leaf in self.leaves]
-            read = merge(documents.source, readers, documents.index)
+            read = merge(documents.source, [leaf.source for leaf in self.leaves], documents.index, self.columns)
         if not len(documents.index):
             documents.tokens = Ragged(np.empty(0, np.int32), np.zeros(1, np.int64))
             return documents

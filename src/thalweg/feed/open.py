@@ -69,6 +69,10 @@ class RecordsSource:
         read: Columns = self.records.read(indices, columns=self.columns if columns is None else columns)
         return read
 
+    def token_places(self, indices: NDArray[np.int64], together: int) -> Any:
+        """Say where tokens lie in memory, as `Records.token_places`; None where they are not mapped."""
+        return self.records.token_places(indices, together) if hasattr(self.records, "token_places") else None
+
     def ahead(self, indices: NDArray[np.int64], calls: int) -> bool:
         """Tell which rows are read next; False where records need no telling."""
         return bool(self.records.ahead(indices, calls)) if hasattr(self.records, "ahead") else False

@@ -14,7 +14,7 @@ from thalweg.core.sample import IGNORE_INDEX
 from thalweg.feed.batch import Collator
 from thalweg.feed.gather import Documents
 from thalweg.plan.labels import count_labels, loss_mask, span_bounds
-from thalweg.plan.rows import RowArrays
+from thalweg.plan.rows import RowArrays, positions
 
 Ints = NDArray[np.int64]
 
@@ -151,19 +151,6 @@ def _longest(sizes: NDArray[Any], cuts: Ints) -> list[int]:
     most = np.maximum.reduceat(sizes, np.minimum(cuts[:-1], len(sizes) - 1))
     out: list[int] = np.where(np.diff(cuts) > 0, most, 0).tolist()
     return out
-
-
-_counting = np.arange(8192)  # positions from 0, copied from for every document
-
-
-def positions(lengths: Ints) -> Ints:
-    """Give 0, 1, ... anew for each length, int64 (sum of lengths,): slices of one template joined, 0.6 ns a token."""
-    global _counting  # noqa: PLW0603  (a template that only grows; any thread may replace it by a longer one)
-    longest = int(lengths.max(initial=0))
-    if longest > len(_counting):
-        _counting = np.arange(longest)
-    template = memoryview(_counting.data).cast("B")
-    return np.frombuffer(bytearray().join([template[: 8 * n] for n in lengths.tolist()]), np.int64)
 
 
 def _label_counts(documents: Documents, docs: Ints, laid: NDArray[np.int64] | None) -> list[int]:

@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.core.errors import ConfigError
-from thalweg.core.sample import Ragged
+from thalweg.core.sample import INPUT_IDS, Ragged
 from thalweg.core.state import digest
 from thalweg.feed.source import Columns, Source
+from thalweg.store.records.gather import gather_at
+from thalweg.store.records.token_ids import Places
 
 Ints = NDArray[np.int64]
 
@@ -89,6 +91,11 @@ class Part:
     def read(self, indices: Ints, columns: Sequence[str] | None = None) -> Columns:
         """Read from the base."""
         return self.base.read(self.of(indices), columns)
+
+    def token_places(self, indices: Ints, together: int) -> Places | None:
+        """Say where the base has their tokens in memory."""
+        say = getattr(self.base, "token_places", None)
+        return None if say is None else say(self.of(indices), together)
 
     def ahead(self, indices: Ints, calls: int) -> bool:
         """Tell the base which samples are read next."""
@@ -180,7 +187,7 @@ class Union:
         """Read each part's rows and put them back in order."""
         part, inner = self.place(indices)
         wanted = columns if columns is not None else self.columns
-        return merge(part, [lambda at, p=p: p.read(at, wanted) for p in self.parts], inner)
+        return merge(part, self.parts, inner, wanted)
 
     def ahead(self, indices: Ints, calls: int) -> bool:
         """Tell the parts which of their samples are read next; none: nothing more is."""
@@ -211,59 +218,80 @@ class Union:
         return out
 
 
-def merge(part: NDArray[Any], readers: Sequence[Any], inner: Ints) -> Columns:
+def merge(part: NDArray[Any], sources: Sequence[Source], inner: Ints, columns: Sequence[str] | None) -> Columns:
     """Read rows from several sources and give their columns in the order asked.
 
     Args:
         part: int (n,), which source each row comes from.
-        readers: for each source: indices -> columns.
+        sources: by that number.
         inner: int64 (n,), index of each row in its source.
+        columns: their names; None: all.
     """
-    few = part.astype(np.int16) if len(readers) < 1 << 15 else part  # sorted by digits, in a tenth of the time
+    few = part.astype(np.int16) if len(sources) < 1 << 15 else part  # sorted by digits, in a tenth of the time
     order = few.argsort(kind="stable")  # rows of one source together, as they come
-    ends = np.bincount(part, minlength=len(readers)).cumsum().tolist()
+    ends = np.bincount(part, minlength=len(sources)).cumsum().tolist()
     mine = inner[order]
-    bounds = [(reader, a, b) for reader, a, b in zip(readers, [0, *ends], ends, strict=False) if a < b]
-    if len(bounds) < 2:
-        read: Columns = (bounds[0][0] if bounds else readers[0])(inner) if readers else {}
+    asked = [(source, mine[a:b]) for source, a, b in zip(sources, [0, *ends], ends, strict=False) if a < b]
+    if len(asked) < 2:
+        read: Columns = (asked[0][0] if asked else sources[0]).read(inner, columns) if sources else {}
         return read
-    reads = [reader(mine[a:b]) for reader, a, b in bounds]
-    names = [k for k in reads[0] if all(k in columns for columns in reads)]
-    return {k: _interleave(order, [columns[k] for columns in reads]) for k in names}
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    tokens = _tokens_at(asked, place) if columns is not None and INPUT_IDS in columns else None
+    if columns is None or tokens is None:
+        reads = [source.read(rows, columns) for source, rows in asked]
+        names = [k for k in reads[0] if all(k in read for read in reads)]
+        return {k: _interleave(place, [read[k] for read in reads]) for k in names}
+    rest = [c for c in columns if c != INPUT_IDS]
+    others = merge(part, sources, inner, rest) if rest else {}
+    return {k: tokens if k == INPUT_IDS else others[k] for k in columns if k == INPUT_IDS or k in others}
 
 
-def _interleave(order: Ints, parts: Sequence[Any]) -> Any:
-    """Put the rows of several columns of one name in order; row i of all parts, end to end, is row order[i]."""
-    n = len(order)
+def _tokens_at(asked: Sequence[tuple[Any, Ints]], place: Ints) -> Ragged | None:
+    """Copy the tokens of several mapped sources in one go; None where one is not mapped, or has another width.
+
+    Args:
+        asked: (source, rows) each.
+        place: int64 (n,): for each row of the result, its number among all that are asked for.
+    """
+    found: list[Places] = []
+    for source, rows in asked:
+        say = getattr(source, "token_places", None)
+        places: Places | None = None if say is None else say(rows, len(asked))
+        if places is None or (found and places.width != found[0].width):
+            return None
+        found.append(places)
+    sizes = np.concatenate([f.sizes for f in found])[place]
+    values = gather_at(np.concatenate([f.addresses for f in found])[place], found[0].width, sizes)
+    return Ragged(values.astype(np.int32, copy=False), _offsets(sizes))
+
+
+def _offsets(sizes: NDArray[Any]) -> Ints:
+    offsets = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    return offsets
+
+
+def _interleave(place: Ints, parts: Sequence[Any]) -> Any:
+    """Put the rows of several columns of one name in order: row i of the result is row place[i] of all, end to end."""
     if all(isinstance(values, Ragged) for values in parts):
-        return interleave_ragged(order, parts)
+        return interleave_ragged(place, parts)
     if all(isinstance(values, np.ndarray) for values in parts):
-        out = np.empty((n, *parts[0].shape[1:]), np.result_type(*parts))
-        out[order] = np.concatenate(parts)
-        return out
-    rows: list[Any] = [None] * n
-    for at, value in zip(order.tolist(), chain.from_iterable(parts), strict=True):
-        rows[at] = value
-    return rows
+        return np.concatenate(parts)[place]
+    rows = list(chain.from_iterable(parts))
+    return [rows[at] for at in place.tolist()]
 
 
-def interleave_ragged(order: Ints, parts: Sequence[Ragged]) -> Ragged:
-    """Put the rows of several ragged columns in order: slices of memory joined, 1.5 times as fast as concatenating."""
-    n = len(order)
-    slices: list[memoryview] = []
+def interleave_ragged(place: Ints, parts: Sequence[Ragged]) -> Ragged:
+    """Put the rows of several ragged columns in order, in one copy."""
     kind = np.result_type(*(ragged.values for ragged in parts))
     shape = parts[0].values.shape[1:]
-    each = kind.itemsize * prod(shape)
-    for ragged in parts:
-        if not len(ragged.values):  # a view of nothing can't be cast
-            slices += [memoryview(b"")] * len(ragged)
-            continue
-        whole = memoryview(np.ascontiguousarray(ragged.values, kind).data).cast("B")
-        bounds = (ragged.offsets * each).tolist()
-        slices += map(whole.__getitem__, map(slice, bounds[:-1], bounds[1:]))
-    place = np.empty(n, np.int64)
-    place[order] = np.arange(n)
-    joined = bytearray().join(map(slices.__getitem__, place.tolist()))
-    offsets = np.zeros(n + 1, np.int64)
-    np.cumsum(np.concatenate([ragged.lengths for ragged in parts])[place], out=offsets[1:])
-    return Ragged(np.frombuffer(joined, kind).reshape(-1, *shape), offsets)
+    each = prod(shape)
+    flat = [np.ascontiguousarray(ragged.values, kind) for ragged in parts]
+    starts = [
+        values.__array_interface__["data"][0] + ragged.offsets[:-1] * (kind.itemsize * each)
+        for values, ragged in zip(flat, parts, strict=True)
+    ]
+    lengths = np.concatenate([ragged.lengths for ragged in parts])[place]
+    values = gather_at(np.concatenate(starts)[place], kind, lengths * each)
+    return Ragged(values.reshape(-1, *shape), _offsets(lengths))

@@ -164,6 +164,36 @@ def test_a_busy_loop_is_looked_after_seldom_and_every_call_after_a_pause(monkeyp
     assert calls(50, 2e-3) == 50  # no busy loop any more
 
 
+def test_sets_that_are_read_together_are_looked_after_together(monkeypatch):
+    looks, clock = [], [0.0]
+    monkeypatch.setattr(guard, "monotonic", lambda: clock[0])
+
+    def compare(files):
+        if files:
+            looks.append(files[0][0].name)
+            clock[0] += 20e-6
+
+    monkeypatch.setattr(guard, "_compare", compare)
+    guards = [guard.Guard() for _ in range(20)]
+    for number, one in enumerate(guards):
+        one.add(Path(str(number)), 1, 2, shard=True)
+
+    def calls(n):
+        before = len(looks)
+        for _ in range(n):
+            clock[0] += 3e-3
+            for one in guards:
+                one.look(20)
+        return len(looks) - before
+
+    assert calls(1) == 20
+    calls(100)
+    assert calls(1000) * 20e-6 <= 3.0 / 40  # alone, each would be looked at every time: an eighth
+    assert set(looks[-40:]) == {str(n) for n in range(20)}
+    clock[0] += 1.0
+    assert calls(1) == 20
+
+
 def test_a_set_that_is_replaced_under_a_reader_is_read_on(tmp_path):
     rec = write(tmp_path / "set", token_rows(300))
     rec.read([0])

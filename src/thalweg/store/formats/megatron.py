@@ -54,7 +54,10 @@ class Indexed:
         self.documents = np.frombuffer(raw, np.int64, documents, 34 + 12 * n)
         self.dtype = np.dtype(_CODES[code])
         self.path = prefix + ".bin"
-        wanted = int(self.lengths.sum(dtype=np.int64)) * self.dtype.itemsize
+        ends = self.pointers + self.lengths * np.int64(self.dtype.itemsize)
+        if n and (self.lengths.min() < 0 or self.pointers.min() < 0):
+            raise InputError("the index has places below 0", where=str(index), fix="write it again")
+        wanted = int(ends.max(initial=0))
         size = Path(self.path).stat().st_size if Path(self.path).exists() else -1
         if size < wanted:
             raise InputError(

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from thalweg.store.records.region import Region
+from thalweg.store.records.region import Region, Stretch
 
 CAST_FROM = 192  # measured: below it, joining memoryviews is faster
 _STEP, _REACH = 1 << 30, (1 << 31) - 1  # a view's offset is int32, so windows begin every GiB and reach 2 GiB
@@ -36,21 +36,45 @@ def gather(region: Region, width: str, starts: NDArray[np.int64], sizes: NDArray
     size = np.dtype(width).itemsize
     if size > 1:
         starts, sizes = starts * size, sizes * np.int64(size)
-    if int(sizes.max()) >= _STEP:
-        return gather_few(region, starts, sizes).view(width)
-    return _cast(region, starts, sizes).view(width)
+    return _joined(region.bytes, region.address, starts, sizes).view(width)
 
 
-def gather_few(region: Region, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Copy byte ranges of any size end to end."""
-    data, ends = region.buffer("uint8"), (starts + sizes).tolist()
+def gather_at(addresses: NDArray[np.int64], width: Any, sizes: NDArray[Any]) -> NDArray[Any]:
+    """Copy ranges of any memory end to end: of 20 sets it costs what it does of one.
+
+    Args:
+        addresses: int64 (k,), first byte of each range; the caller keeps what owns it.
+        width: element type.
+        sizes: (k,), elements of each range.
+
+    Returns:
+        (sizes.sum(),) of `width`.
+    """
+    if not len(addresses):
+        return np.empty(0, width)
+    sizes = sizes * np.int64(np.dtype(width).itemsize)
+    low = int(addresses.min())
+    # all memory in between, as if it were one region: only the ranges are read
+    memory = np.asarray(Stretch(low, int((addresses + sizes).max()) - low))
+    return _joined(memory, low, addresses - low, sizes).view(width)
+
+
+def _joined(
+    memory: NDArray[np.uint8], address: int, starts: NDArray[np.int64], sizes: NDArray[np.int64]
+) -> NDArray[np.uint8]:
+    """Copy byte ranges of any size and number end to end."""
+    if len(starts) >= CAST_FROM and int(sizes.max()) < _STEP:
+        return _cast(memory, address, starts, sizes)
+    data, ends = memory.data, (starts + sizes).tolist()
     return np.frombuffer(bytearray().join([data[a:b] for a, b in zip(starts.tolist(), ends, strict=True)]), np.uint8)
 
 
-def _cast(region: Region, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.uint8]:
+def _cast(
+    memory: NDArray[np.uint8], address: int, starts: NDArray[np.int64], sizes: NDArray[np.int64]
+) -> NDArray[np.uint8]:
     n = len(starts)
     windows = starts >> 30
-    used = np.unique(windows) if region.size > _STEP else np.zeros(1, np.int64)
+    used = np.unique(windows) if len(memory) > _STEP else np.zeros(1, np.int64)
     views = np.zeros(n, _VIEW)
     views["size"] = sizes
     if len(used) > 1 or used[0]:
@@ -60,18 +84,18 @@ def _cast(region: Region, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -
         views["offset"] = starts
     small = np.flatnonzero(sizes <= 12)
     if len(small):
-        _inline(region, views, small, starts, sizes)
+        _inline(memory, views, small, starts, sizes)
     buffers: list[Any] = [None, pa.py_buffer(views)]
     for w in used.tolist():
-        length = min(_REACH, region.size - w * _STEP)
-        buffers.append(pa.foreign_buffer(region.address + w * _STEP, length, base=region.bytes))
+        length = min(_REACH, len(memory) - w * _STEP)
+        buffers.append(pa.foreign_buffer(address + w * _STEP, length, base=memory))
     joined = pa.Array.from_buffers(pa.binary_view(), n, buffers).cast(pa.large_binary())
     total = int(sizes.sum())
     return np.frombuffer(joined.buffers()[2], np.uint8, total) if total else np.empty(0, np.uint8)
 
 
 def _inline(
-    region: Region,
+    memory: NDArray[np.uint8],
     views: NDArray[Any],
     small: NDArray[np.int64],
     starts: NDArray[np.int64],
@@ -81,6 +105,6 @@ def _inline(
     held = np.zeros((len(small), 12), np.uint8)
     for j in range(12):
         rows = np.flatnonzero(sizes[small] > j)
-        held[rows, j] = region.bytes[starts[small[rows]] + j]
+        held[rows, j] = memory[starts[small[rows]] + j]
     raw = views.view(np.uint8).reshape(-1, 16)
     raw[small, 4:] = held

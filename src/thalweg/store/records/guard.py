@@ -34,23 +34,27 @@ class Guard:
         if shard:
             self._shards.append((path, inode, size))
 
-    def look(self) -> None:
+    def look(self, together: int = 1) -> None:
         """Look at the shards where they are few, and at all files when it is time.
+
+        Args:
+            together: sets that are read in one call, each with a guard: all of them may cost a fiftieth.
 
         Raises:
             IntegrityError: one was cut.
         """
         now = monotonic()
         if now < self.due:
-            if len(self._shards) <= _FEW:
+            if len(self._shards) * together <= _FEW:
                 _compare(self._shards)
             return
-        if now - self.due > QUIET:
+        if now - self.due > QUIET * together:
             self._spent = 0.0
         _compare(self._files)
         end = monotonic()
-        self._spent += end - now
-        self.due = end + (_SHARE * (end - now) if self._spent > EAGER else 0.0)
+        took = (end - now) * together
+        self._spent += took
+        self.due = end + (_SHARE * took if self._spent > EAGER else 0.0)
 
 
 def _compare(files: list[tuple[Path, int, int]]) -> None:

@@ -24,6 +24,7 @@ from thalweg.store.records.find import find
 from thalweg.store.records.manifest import ID_HASH, KEYS, OWN_ID
 from thalweg.store.records.opened import Opened, Source
 from thalweg.store.records.single import RowReader
+from thalweg.store.records.token_ids import Places
 
 IO = Literal["auto", "mmap", "pread"]
 
@@ -191,6 +192,17 @@ class Records:
                 blocks = self._touch(rows)
             out[name] = public(self._opened.decoder.column(name, rows, blocks))
         return out
+
+    def token_places(self, rows: NDArray[np.int64], together: int = 1) -> Places | None:
+        """Say where the `input_ids` of rows lie, for one copy out of many sets; None where they are not mapped.
+
+        Args:
+            rows: row numbers (k,), from 0.
+            together: sets that are asked for that copy.
+        """
+        self._guard.look(together)
+        ids = self._opened.ids_only
+        return None if ids is None else ids.places(rows)
 
     def ahead(self, indices: Any, calls: int = 64) -> bool:
         """Say which rows will be read, so that a set behind a URL fetches them before, and keeps them until then.

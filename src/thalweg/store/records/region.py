@@ -53,7 +53,7 @@ class Region:
         if address in (None, _FAILED):
             raise OSError(ctypes.get_errno(), f"no room for {self.size} bytes of addresses")
         self.address = int(address)
-        holder = _Holder(self.address, self.size)
+        holder = Stretch(self.address, self.size)
         # At exit the system unmaps; doing it earlier would pull memory from under arrays that still live.
         weakref.finalize(holder, _libc.munmap, self.address, self.size).atexit = False
         self.bytes: NDArray[np.uint8] = np.asarray(holder)
@@ -109,8 +109,8 @@ class Region:
             os.close(fd)
 
 
-class _Holder:
-    """Owns the addresses; numpy keeps it as the base of every array."""
+class Stretch:
+    """Memory from an address on, as numpy takes it (`np.asarray`), which keeps it as the base of every array."""
 
     def __init__(self, address: int, size: int) -> None:
         self.__array_interface__ = {"data": (address, True), "shape": (size,), "typestr": "|u1", "version": 3}

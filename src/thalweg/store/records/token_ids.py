@@ -5,7 +5,7 @@ Decides when a set allows it: one width at rest, mapped, no row without ids. Kno
 
 import mmap
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,20 @@ from thalweg.store.records.facts import LENGTH
 from thalweg.store.records.gather import gather
 from thalweg.store.records.manifest import HEAD
 from thalweg.store.records.region import FileReads, Region
+
+
+class Places(NamedTuple):
+    """Where values of rows lie in memory.
+
+    Args:
+        addresses: int64 (k,), first byte of each row.
+        sizes: int (k,), elements of each row.
+        width: element type at rest.
+    """
+
+    addresses: NDArray[np.int64]
+    sizes: NDArray[Any]
+    width: str
 
 
 class TokenIds:
@@ -50,17 +64,31 @@ class TokenIds:
 
     def __call__(self, rows: NDArray[np.int64]) -> Ragged | None:
         """Read rows, or give None where one of them has no ids."""
-        starts = self.starts[rows]
-        if not starts.all() and self.usable:
-            self.fill(self._table.of_rows(rows))
-            starts = self.starts[rows]
-        if not self.usable:
+        starts = self._starts_of(rows)
+        if starts is None:
             return None
         lengths = self._lengths[rows]
         offsets = np.zeros(len(rows) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
         values = gather(self._memory, self._width, starts, lengths) if len(rows) else np.empty(0, self._width)
         return Ragged(values if self._width == "int32" else values.astype(np.int32), offsets)
+
+    def places(self, rows: NDArray[np.int64]) -> Places | None:
+        """Say where the ids of rows lie, or give None where one of them has none."""
+        starts = self._starts_of(rows)
+        if starts is None:
+            return None
+        starts *= self._size
+        starts += self._memory.address
+        return Places(starts, self._lengths[rows], self._width)
+
+    def _starts_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Give the first element of each row in the region, a fresh array; None where one has no ids."""
+        starts = self.starts[rows]
+        if not starts.all() and self.usable:
+            self.fill(self._table.of_rows(rows))
+            starts = self.starts[rows]
+        return starts if self.usable else None
 
     def single(self) -> tuple[memoryview, memoryview, NDArray[Any]] | None:
         """Give starts, lengths and elements for reading one row, or None where ids are narrower at rest."""
