@@ -15,6 +15,7 @@ import pytest
 from thalweg.core.errors import StalledError, WorkerError
 from thalweg.work.arena import Arena
 from thalweg.work.ordered import OrderedMap
+from thalweg.work.port import Job
 from thalweg.work.remote import RemoteCalls
 from thalweg.work.spawn import Child
 
@@ -250,6 +251,64 @@ def test_after_a_death_the_other_items_of_the_job_are_not_lost():
     m.close()
 
 
+# A52
+def test_a_process_works_on_while_its_results_are_read(tmp_path):
+    def call(i):
+        if i == 5:
+            (tmp_path / "began").touch()
+        return [i]
+
+    class Results(list):
+        def result(self, number, items, outcomes, charged, size=None):
+            end = time.monotonic() + 60
+            while number < 4 and not (tmp_path / "began").exists() and time.monotonic() < end:
+                threading.Event().wait(0.01)
+            assert (tmp_path / "began").exists()
+            self.extend(outcomes)
+
+    jobs = [Job(0, [0, 1, 2, 3], 0), Job(4, [4, 5, 6, 7], 0)]
+    runner, results = RemoteCalls(call, str, True)(), Results()
+    runner.take = lambda: jobs[1] if len(results) < 4 else None
+    for job in jobs:
+        runner.run(job, results)
+    runner.end()
+    assert results == [[i] for i in range(8)]
+
+
+# A24 K39
+@pytest.mark.parametrize("fatal", [{37, 38, 200, 399}, {15, 16, 31, 32}, set(range(0, 400, 50))])
+def test_deaths_in_jobs_that_were_sent_ahead_cost_the_items_that_died_and_no_other(fatal):
+    def call(i):
+        if i in fatal:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return [i]
+
+    m, _ = mapped(range(400), call, stop_on_error=False, chunk=16, ahead=128)
+    turns = [(t.item, t.outputs, t.error) for t in m.turns()]
+    m.close()
+    assert [item for item, _, _ in turns] == list(range(400))
+    errors = {item: str(error) for item, _, error in turns if error is not None}
+    assert fatal <= errors.keys()
+    assert len(errors) <= 2 * len(fatal)  # the first of a job may be blamed with it
+    assert all(outputs == [item] for item, outputs, error in turns if error is None)
+    assert all("SIGKILL" in text and f"it held item {item}" in text for item, text in errors.items())
+
+
+def test_a_job_that_was_sent_ahead_and_given_up_does_not_answer_for_another():
+    runner, got = RemoteCalls(lambda i: [i * 10], str, True)(), []
+
+    class Results:
+        def result(self, number, items, outcomes, charged, size=None):
+            got.append((number, outcomes))
+
+    ahead = [Job(2, [2, 3], 0)]
+    runner.take = lambda: ahead.pop() if ahead else None
+    runner.run(Job(0, [0, 1], 0), Results())
+    runner.run(Job(6, [6, 7], 0), Results())  # not the one that was sent
+    runner.end()
+    assert got == [(0, [[0], [10]]), (6, [[60], [70]])]
+
+
 @pytest.mark.slow
 def test_a_call_over_its_time_in_a_process_is_killed_and_replaced():
     def call(i):
@@ -365,6 +424,7 @@ def test_functions_of_a_script_without_a_main_guard_and_of_a_notebook_run_in_pro
 PARENT = """
 import sys, os, time
 from thalweg.work.ordered import OrderedMap
+from thalweg.work.port import Job
 from thalweg.work.remote import RemoteCalls
 def call(i):
     if i > 2: time.sleep(60)

@@ -22,6 +22,7 @@ from thalweg.work.spawn import Child
 from thalweg.work.wire import Wire, pack, unpack
 
 _ALIGN = 64
+_LAST = b"last"  # a note on the last results of a job, where no arrays lie beside them
 
 
 class _FarSink:
@@ -31,13 +32,19 @@ class _FarSink:
         self._wire, self._fd = wire, fd
         self._maps: dict[tuple[int, int], mmap.mmap] = {}
         self.piece: tuple[int, int] | None = None  # where large arrays of this job may go, (offset, size)
+        self.end = 0  # number behind the job's last item
+        self._last: tuple[int, list[Any]] | None = None  # its results, sent together with what the calls took
 
     def result(
         self, number: int, items: list[Any], outcomes: list[Outcome], charged: int, size: int | None = None
     ) -> None:
         """Send the outcomes of consecutive items."""
         del items, charged, size
-        self._send("result", number, [_portable(o) for o in outcomes])
+        found = [_portable(o) for o in outcomes]
+        if number + len(found) == self.end:
+            self._last = (number, found)
+        else:
+            self._send("result", number, found)
 
     def part(self, number: int, item: Any, output: Any, emitted: int) -> bool:
         """Send one output and wait until the parent has room for it."""
@@ -48,13 +55,17 @@ class _FarSink:
 
     def done(self, wall: float, busy: float) -> None:
         """Tell that the job is over, and how long its calls took."""
-        self._send("done", 0, (wall, busy))
+        last, self._last = self._last, None
+        if last is None:
+            self._send("done", 0, (wall, busy))
+        else:
+            self._send("last", last[0], (last[1], (wall, busy)))
 
     def _send(self, kind: str, number: int, value: Any) -> None:
         data, buffers = pack((kind, number, value))
         need = sum(_padded(b.nbytes) for b in buffers)
         if not buffers or self.piece is None or self.piece[1] < need:
-            self._wire.send(data, buffers, pickle.dumps((None, need)) if need else b"")
+            self._wire.send(data, buffers, pickle.dumps((None, need)) if need else _LAST if kind == "last" else b"")
             return
         memory = self._map(self.piece)
         self.piece = None
@@ -139,6 +150,7 @@ def _serve(wire: Wire, fds: Sequence[int], call_bytes: bytes) -> None:
         if message is None:
             return
         first, items, sink.piece = unpack(message[0], message[1])
+        sink.end = first + len(items)
         wall, busy = clock()
         runner.run(Job(first, items, 0), sink)
         then = clock()
@@ -212,6 +224,8 @@ class RemoteRunner:
         self.spent: tuple[float, float] | None = None  # wall and busy seconds of the last job's calls
         self._at = 0  # number of the first item of the job without an outcome
         self._piece: Piece | None = None  # lent by the arena, not yet looked into by anybody
+        self.take: Callable[[], Job | None] | None = None  # gives the next job, where one waits
+        self._sent: Job | None = None  # it is in the process's hands before the results of the one before were read
 
     @property
     def child(self) -> Child | None:
@@ -245,12 +259,13 @@ class RemoteRunner:
     def run(self, job: Job, sink: Sink) -> None:
         """Send a job and hand its outcomes on as they come."""
         self._at = job.first
+        sent, self._sent = self._sent, None
         try:
+            if sent is not None and sent is not job:
+                self._drop()  # it was given up, and its results would come first
             child = self._started()
-            piece = self._piece = self._calls.arena.borrow(self._need) if self._need else None
-            data, buffers = pack((job.first, job.items, None if piece is None else (piece.offset, piece.size)))
-            with contextlib.suppress(OSError):  # it died; receive says so
-                child.wire.send(data, buffers)
+            if sent is not job:
+                self._give(child, job)
             self._collect(child, job, sink)
         except BaseException as error:  # noqa: BLE001
             self._drop()
@@ -263,6 +278,20 @@ class RemoteRunner:
             if rest and not self._calls.stop_on_error and not self._cancelled:
                 for k, item in enumerate(rest, at + 1):  # one by one: another death costs one item
                     self.run(Job(k, [item], 0), sink)
+
+    def _give(self, child: Child, job: Job) -> None:
+        piece = self._piece = self._calls.arena.borrow(self._need) if self._need else None
+        data, buffers = pack((job.first, job.items, None if piece is None else (piece.offset, piece.size)))
+        with contextlib.suppress(OSError):  # it died; receive says so
+            child.wire.send(data, buffers)
+
+    def _give_next(self, child: Child) -> None:
+        """Let the process go on while the results that it has sent are read here: calls too fast to wait for it."""
+        job = self.take() if self.take is not None and not self._need else None
+        if job is not None:
+            with contextlib.suppress(Exception):  # what cannot be sent fails in its own run
+                self._give(child, job)
+                self._sent = job
 
     def _put_back(self) -> None:
         piece, self._piece = self._piece, None
@@ -282,6 +311,8 @@ class RemoteRunner:
                     where=self._calls.name,
                     fix="look for code that crashes the interpreter or needs too much memory; lower workers=",
                 )
+            if message[2] == _LAST and len(job.items) > 1:
+                self._give_next(child)
             (kind, number, value), size = self._open(message)
             if kind == "done":
                 self.spent = value
@@ -293,16 +324,21 @@ class RemoteRunner:
                 with contextlib.suppress(OSError):
                     child.wire.send(b"go" if go else b"stop")
                 continue
-            outcomes = [o if isinstance(o, list) else self._failure(o, job, number + k) for k, o in enumerate(value)]
+            found, spent = value if kind == "last" else (value, None)
+            outcomes = [o if isinstance(o, list) else self._failure(o, job, number + k) for k, o in enumerate(found)]
             start = number - job.first
             sink.result(number, job.items[start : start + len(outcomes)], outcomes, charged, size)
             self._at = at = number + len(outcomes)
             charged = 0
+            if spent is not None:
+                self.spent = spent
+                self._put_back()
+                return
 
     def _open(self, message: "tuple[memoryview, list[bytearray], bytes]") -> tuple[Any, int]:
         """Rebuild a message, and say its bytes; arrays in the arena become views that keep their piece."""
         data, buffers, note = message
-        places, need = pickle.loads(note) if note else (None, 0)  # noqa: S301  from a process that this one started
+        places, need = pickle.loads(note) if note and note != _LAST else (None, 0)  # noqa: S301  from a process that this one started
         if need:
             self._need = max(need, self._need * 7 // 8)
         size = len(data) + need
@@ -333,7 +369,7 @@ class RemoteRunner:
         return Failure(report.rebuild(self._calls.describe(job.items[number - job.first])), outcome.outputs)
 
     def _drop(self) -> None:
-        child, self._child = self._child, None
+        child, self._child, self._sent = self._child, None, None
         if child is not None:
             child.kill()
             child.end()

@@ -40,6 +40,7 @@ class Runner:
         self._call = call
         self._describe = describe
         self._stop_on_error = stop_on_error
+        self.take: Callable[[], Job | None] | None = None  # of no use: a call here cannot begin before the last ends
 
     def run(self, job: Job, sink: Sink) -> None:
         """Map every item of a job in order and hand the outcomes to the sink."""

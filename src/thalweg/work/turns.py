@@ -37,7 +37,12 @@ class Turn(NamedTuple):
 
 
 class JobRunner(Protocol):
-    """Runs jobs for one worker thread."""
+    """Runs jobs for one worker thread.
+
+    `take`: set by the worker; gives the job that it runs next where one waits, for those who can send it ahead.
+    """
+
+    take: Callable[[], Job | None] | None
 
     def begin(self) -> None:
         """Get ready, before the first job is taken; raises nothing: a fault shows in the first run."""
@@ -295,10 +300,18 @@ def work(port: Port, runner: JobRunner, job: Job | None = None) -> None:
     """The life of a worker: take the lowest job, run it, note the pace; leave when told."""
     me, given_up, jobs = threading.get_ident(), False, port.jobs
     clock = ThreadClock() if port.timed else None
+    early: deque[Job | None] = deque()  # taken by the runner before its turn
+
+    def take() -> Job | None:
+        with contextlib.suppress(Empty):
+            early.append(jobs.get_nowait())
+        return early[0] if early and early[0] is not None and early[0].first <= port.limit else None
+
+    runner.take = take
     try:
         _begin(port, runner)
         while True:
-            job = job or jobs.get()
+            job = job or (early.popleft() if early else jobs.get())
             if job is None:
                 break
             if port.closed or job.first > port.limit:
@@ -325,6 +338,8 @@ def work(port: Port, runner: JobRunner, job: Job | None = None) -> None:
     finally:
         port.running.pop(me, None)
         runner.end()
+        for left in early:
+            jobs.put(left)
         if clock is not None:
             clock.close()
         if not given_up:
