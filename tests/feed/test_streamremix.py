@@ -11,6 +11,7 @@ from thalweg.core.errors import ConfigError, StateError
 from thalweg.core.topology import Topology
 from thalweg.feed.ledger import verify_ledger
 from thalweg.feed.loader import FeedLoader
+from thalweg.feed.remix import read, written
 from thalweg.feed.streamstate import merge_states
 from thalweg.testing import assert_resumes_everywhere
 
@@ -173,3 +174,45 @@ def test_what_cannot_be_meant_is_refused_and_a_state_of_other_weights_too():
     run.load_state_dict(state, mix={"a": 1, "b": 2})
     with pytest.raises(StateError, match="changes"):
         run.load_state_dict({**run.state_dict(), "changes": ""})
+
+
+# E44 K38
+def test_a_source_that_waits_with_weight_0_joins_at_a_checkpoint():
+    def feed():
+        return tw.mix({n: part(n, 2) for n in "abc"}, weights={"a": 1, "b": 1, "c": 0}).batch(2, collate="raw")
+
+    run = loader(feed())
+    head = take(iter(run), 20)
+    assert {s for s, _ in head} == {"a", "b"}
+    joined = loader(feed())
+    joined.load_state_dict(run.state_dict(), mix={"a": 1, "b": 1, "c": 2})
+    it = iter(joined)
+    tail = take(it, 40)
+    assert Counter(s for s, _ in tail)["c"] == pytest.approx(40, abs=4)
+    assert len(set(head + tail)) == len(head + tail)
+    again = loader(feed())
+    again.load_state_dict(json.loads(json.dumps(joined.state_dict())))
+    assert take(iter(again), 20) == take(it, 20)
+
+
+def test_changes_of_hundreds_of_sources_are_written_short_and_older_states_with_names_load():
+    names = [f"crawl-2026-{i:03d}" for i in range(300)]
+
+    def feed():
+        rows = {n: tw.from_stream([{"input_ids": [k]} for k in range(4)], shards=1) for n in names}
+        return tw.mix(rows, on_exhausted="stop_all").batch(1, collate="raw")
+
+    run = loader(feed())
+    take(iter(run), 3)
+    run.load_state_dict(run.state_dict(), mix={n: 1 + k % 7 for k, n in enumerate(names)})
+    it = iter(run)
+    take(it, 3)
+    state = run.state_dict()
+    assert len(state["changes"]) < 400
+    older = written(read(state["changes"], names))
+    assert "crawl-2026-299" in older
+    rest = take(it, 20)
+    for changes in (state["changes"], older):
+        again = loader(feed())
+        again.load_state_dict({**state, "changes": changes})
+        assert take(iter(again), 20) == rest

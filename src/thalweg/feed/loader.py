@@ -321,7 +321,11 @@ class FeedLoader:
             raise StateError(f"a state is a dict, not {type(state).__name__}", fix="give what state_dict() returned")
         if not isinstance(self.node, PlannedNode):
             if new_data:
-                raise ConfigError("new sources join planned feeds only", where="load_state_dict", fix="start anew")
+                raise ConfigError(
+                    "new sources join planned feeds only: a stream's place has one in each of its sources",
+                    where="load_state_dict(new_data=...)",
+                    fix="have it in the mix from the start with weight 0 and give it one by mix=, or start anew",
+                )
             node: Any = self.node
             node.restore(dict(state), **({} if mix is None else {"mix": mix}))
         elif mix is None and not new_data and (state.get("changes") or "") == self.node.state()["changes"]:

@@ -5,7 +5,7 @@ those of the old weights, so that a resume reads the same again. Each sub-stream
 of the state carries. What a mix draws is `feed.streammix`; how a change is written is `feed.remix`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from thalweg.feed.events import EventNode, Token
 from thalweg.feed.feed import Feed
 from thalweg.feed.join import mix
 from thalweg.feed.node import RunOptions
-from thalweg.feed.remix import Change, mix_of, read, written
+from thalweg.feed.remix import Change, mix_of, packed, read, sources_of
 from thalweg.feed.streamchain import Chain, build
 from thalweg.feed.streammix import Changes
 
@@ -34,14 +34,14 @@ class Remix:
     begins: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
 
     @classmethod
-    def of(cls, state: Mapping[str, Any]) -> "Remix":
-        """Read what a state carries."""
-        return cls(tuple(read(state.get("changes"))), streamstate.begins_of(state))
+    def of(cls, state: Mapping[str, Any], names: Sequence[str]) -> "Remix":
+        """Read what a state carries; `names`: sources of the mix, in its order."""
+        return cls(tuple(read(state.get("changes"), names)), streamstate.begins_of(state))
 
     @property
     def text(self) -> str:
         """Write the changes as short text; "" where there are none."""
-        return written(self.changes)
+        return packed(self.changes)
 
     def for_chain(self) -> Changes:
         """Give what a mix's node takes."""
@@ -68,7 +68,7 @@ def going_on(
         StateError: another feed, or a state that lacks a sub-stream of this rank.
         ConfigError: weights that are no numbers, name no source, forget one or sum to 0; the feed has no mix.
     """
-    remix = Remix.of(state)
+    remix = Remix.of(state, sources_of(feed))
     chain = build(feed, options, None, remix.for_chain())
     step, places = streamstate.read(state, chain.identity, chain.shards)
     streamstate.mine(places, chain.subs, chain.shards)
