@@ -9,6 +9,8 @@ from click.testing import CliRunner
 import thalweg as tw
 from planted import SAMPLES, TALKS, Letters, encoded, feed, packed, ranks
 from thalweg.check.checks.check import GROUPS
+from thalweg.check.checks.speed import memory_predicted
+from thalweg.check.evidence import Evidence
 from thalweg.cli import cli
 from thalweg.core.errors import ConfigError, InputError
 
@@ -85,6 +87,15 @@ def test_memory_of_both_forms_is_predicted_from_the_bytes_of_a_sample(records): 
     assert found.numbers["streaming, a batch"] == "2.0 kB"
     whole = 60 * found.numbers["bytes a sample"] * 1.2
     assert found.numbers["map-style"] == f"{whole / 1000:.1f} kB"
+
+
+def test_data_too_large_for_memory_are_a_warning_with_the_remedy_where_another_loader_holds_them():  # C42
+    whole = Evidence("data", total=10**8, sample_bytes=1000)
+    found = memory_predicted(whole)
+    assert found.level == "warning"
+    assert "stream it" in found.fix
+    whole.own = True  # thalweg maps what it reads
+    assert memory_predicted(whole).level == "ok"
 
 
 def test_a_raw_file_is_encoded_as_its_layout_says(tmp_path):

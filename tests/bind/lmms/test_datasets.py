@@ -180,6 +180,26 @@ def test_the_stream_fills_rows_in_order_of_arrival_and_has_another_order_in_each
     assert texts(qwen, plain) == [r["text"] for r in ROWS]
 
 
+# C24 C25 C26
+@pytest.mark.parametrize("packing", [False, True])
+def test_the_first_rows_of_a_stream_come_before_most_of_the_data_are_read(made, monkeypatch, packing):
+    read = set()
+
+    class Rows(list):
+        def __getitem__(self, i):
+            read.add(i)
+            return super().__getitem__(i)
+
+    rows = Rows({"text": f"word {i}"} for i in range(20_000))
+    monkeypatch.setattr("thalweg.bind.lmms.streaming.open_rows", lambda config: rows)
+    stream = built(MultiModalIterableDataset, config("rows", "jsonl", made, packing=packing))
+    walk = iter(stream)
+    for _ in range(5):
+        next(walk)
+    walk.close()
+    assert 5 <= len(read) < 2000
+
+
 # C31 C33 C41 C50
 @pytest.mark.parametrize("world", [2, 3])
 def test_ranks_of_a_stream_share_the_data_without_overlap(place, made, qwen, world):
@@ -228,7 +248,7 @@ def test_what_is_longer_than_a_row_is_left_out_by_its_true_length_or_stands_alon
 @pytest.mark.parametrize("cls", [MultiModalDataset, MultiModalIterableDataset])
 def test_a_sample_above_max_length_is_left_out_by_both_classes(place, made, qwen, cls, packing):
     lengths = [len(qwen(r["text"]).input_ids) + 1 for r in ROWS]
-    limit = sorted(lengths)[-4]
+    limit = max(lengths) - 1
     kept = built(cls, config(place("jsonl"), "jsonl", made, packing=packing, max_length=limit))
     items = [kept[i] for i in range(len(kept))] if cls is MultiModalDataset else list(kept)
     short = Counter(r["text"] for r, n in zip(ROWS, lengths, strict=True) if n <= limit)
@@ -391,6 +411,23 @@ def test_the_three_figures_of_a_step_are_the_tokens_of_its_batch(place, made):
     batch = dataset.get_collator()([dataset[0], dataset[1]])
     tokens = len(dataset[0]["input_ids"]) + len(dataset[1]["input_ids"])
     assert sequence_metrics(batch) == {f"perf/global_seq_len_{k}": float(tokens) for k in ("avg", "min", "max")}
+
+
+# C38 C40
+def test_the_three_figures_are_over_ranks_of_one_number_each(monkeypatch):
+    import torch.distributed as dist
+
+    def gather(out, mine):
+        assert mine.shape == (1,)  # whatever the batches of the ranks are
+        for place, more in zip(out, (0, 4, 2), strict=True):
+            place.copy_(mine + more)
+
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 3)
+    monkeypatch.setattr(dist, "all_gather", gather)
+    mask = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]])
+    told = sequence_metrics({"input_ids": mask, "attention_mask": mask})
+    assert told == {"perf/global_seq_len_avg": 7, "perf/global_seq_len_min": 5, "perf/global_seq_len_max": 9}
 
 
 # C3 C5 C44

@@ -187,6 +187,17 @@ def test_pictures_are_read_from_a_bucket(models, media_files, tmp_path, monkeypa
 
 
 # C2
+@pytest.mark.parametrize("kind", ["vision_audio", "qwen_omni", "qwen_omni_iterable"])
+def test_a_type_is_refused_where_the_model_lacks_a_part_that_it_needs(models, tmp_path, kind):
+    told = {"processor_type": "chat", "processor_name": models["vl"]}
+    config = DatasetConfig(
+        dataset_type=kind, dataset_format="jsonl", dataset_path=str(tmp_path / "r.jsonl"), processor_config=told
+    )
+    with pytest.raises(ConfigError, match=f"'{kind}' needs a model with feature_extractor"):
+        MultiModalDataset(config).build()
+
+
+# C2
 @pytest.mark.parametrize("kind", sorted(_REFUSED))
 def test_a_type_that_makes_pictures_is_refused_and_its_advice_works_on_real_pictures(media_files, kind):
     told = {"dataset_format": "json", "dataset_path": "x.json", "processor_config": {}}

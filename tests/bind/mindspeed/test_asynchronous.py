@@ -452,6 +452,7 @@ def test_any_value_survives():
     out = list(AsyncPreprocessIterableDataset(data, lambda b: b, 1, 1))
     assert out[0]["text"] == "ü"
     assert out[0]["audio"] == b"\x00\x01"
+    assert isinstance(out[0]["image"], np.ndarray)
     assert (out[0]["image"] == data[0]["image"]).all()
     assert out[0]["video"][0].sum() == 2
 
