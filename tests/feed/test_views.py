@@ -30,14 +30,15 @@ def records(path, rows, **options):
 
 
 def sources(folder, kinds):
-    """Give (sources, their rows): records in shards, read by ranges, or a part of them; and a list in memory."""
+    """Give (sources, their rows): records in shards, of 2 bytes, read by ranges, or a part of them; or a list."""
     out, rows = [], []
     for k, kind in enumerate(kinds):
         mine = [with_spans(r) for r in rows_of(f"{'abcdefgh'[k]}")]
         if kind == "list":
             out.append(ObjectSource(mine))
         else:
-            path = records(folder / str(k), mine, shard_bytes=20_000 if kind == "shards" else "256MB")
+            words = {"shards": {"shard_bytes": 20_000}, "narrow": {"vocab_size": 60_000}}.get(kind, {})
+            path = records(folder / str(k), mine, **words)
             source = tw.open_records(path, io="pread" if kind == "pread" else "mmap")
             if kind == "part":
                 picked = np.random.default_rng(k).permutation(N)[: N // 2]
@@ -54,6 +55,8 @@ def sources(folder, kinds):
         ("whole", "shards", "part", "whole"),
         ("whole", "pread", "shards"),
         ("list", "whole", "part"),
+        ("narrow", "whole", "shards"),
+        ("narrow", "narrow"),
         ("list", "list"),
         ("part",),
     ],

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from thalweg.core.errors import ConfigError, InputError
 from thalweg.core.sample import Ragged
-from thalweg.plan.rows import lay_out
+from thalweg.plan.rows import lay_out, positions
 
 
 @st.composite
@@ -214,3 +214,10 @@ def test_a_flat_row_can_not_be_split():
     docs = Ragged.from_rows([[1], [2]], np.int32)
     with pytest.raises(ConfigError, match="flat row"):
         lay_out(docs, np.array([0, 1, 2]), pad="none").split(1)
+
+
+def test_positions_restart_in_documents_of_any_length():
+    for lengths in ([3, 0, 5], [20_000, 1], [2, 30_000]):  # the second and third are longer than any before
+        got = positions(np.array(lengths), np.int32)
+        assert got.dtype == np.int32
+        assert got.tolist() == [p for n in lengths for p in range(n)]

@@ -170,7 +170,8 @@ class Core:
         if self.owed >= self._batch():
             self.owed, owed = 0, self.owed
             port.returns.put(owed)
-        port.budget.add(-message.size)
+        if message.size:
+            port.budget.add(-message.size)
         port.budget.stir()
         for look in self.tune:
             look()
@@ -208,6 +209,8 @@ class Core:
     def _message(self) -> Message:
         """Wait for the next message; notices starving, items over their time, and stalls."""
         port = self.port
+        if not port.messages.empty():  # nobody else takes from it
+            return port.messages.get()
         start = perf_counter()
         tick = 0.005
         while True:
