@@ -16,14 +16,14 @@ class Ranks:
     def agree(self, rank):
         def gather(text):
             self.texts[rank] = text
-            self.barrier.wait(30)
+            self.barrier.wait(60)
             out = list(self.texts)
-            self.barrier.wait(30)
+            self.barrier.wait(60)
             return out
 
         return gather
 
-    def run(self, feed, **more):
+    def run(self, feed, *, ended=None, **more):
         results = [None] * self.world
 
         def one(rank):
@@ -37,12 +37,14 @@ class Ranks:
                 self.error = error
                 results[rank] = (got, error)
             finally:
+                if ended is not None:
+                    ended()
                 loader.close()
 
         threads = [threading.Thread(target=one, args=(r,)) for r in range(self.world)]
         for t in threads:
             t.start()
         for t in threads:
-            t.join(60)
+            t.join(180)
         assert not any(t.is_alive() for t in threads)
         return results

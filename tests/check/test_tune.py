@@ -133,13 +133,15 @@ def test_what_was_found_is_written_into_a_file_of_settings_and_reads_back(tmp_pa
 
 
 WATCHED = """
-import os
+import os, time
 import numpy as np
 from thalweg.check.memory import Peak, resident
 before = resident(os.getpid())
 with Peak(os.getpid()) as peak:
     held = np.ones(40_000_000, np.uint8)
-    peak._done.wait(0.2)
+    end = time.monotonic() + 60
+    while peak.most < before + 30e6 and time.monotonic() < end:
+        time.sleep(0.01)
     kept = held[0]
 del held
 print(before, peak.most, kept)

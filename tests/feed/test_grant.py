@@ -9,8 +9,11 @@ from hypothesis import strategies as st
 
 from rank_threads import Ranks
 from thalweg.core.errors import StalledError, ThalwegError
+from thalweg.core.topology import Topology
 from thalweg.feed.grant import EMPTY, ENDED, FAILED, READING, Answer, grant, of_ranks
+from thalweg.feed.node import RunOptions
 from thalweg.feed.open import from_stream
+from thalweg.feed.streamagree import ask_all
 
 
 @given(
@@ -117,13 +120,25 @@ def test_a_rank_that_only_waits_is_named():
         return s
 
     feed = from_stream(data()).map(wait, mode="threads", workers=2).batch(1)
-    release = threading.Timer(2.0, hold.set)
-    release.start()
-    results = Ranks(2).run(feed, stall_after=0.3)
-    release.join()
+    results = Ranks(2).run(feed, ended=hold.set, stall_after=3)
     assert "rank 1" in str(results[0][1])
     assert [len(got) for got, _ in results] == [4, 4]
     assert "hold.wait" in str(results[1][1])
+
+
+@pytest.mark.parametrize(("patience", "said"), [(300, "reading"), (-1, "stalled")])
+def test_all_ranks_stop_in_the_round_in_which_one_has_waited_too_long(patience, said):
+    # model `tell`: a rank whose clock is ahead must not leave alone, the others would wait for its next answer
+    told = []
+
+    def agree(ready, status):
+        told.append(status)
+        return [(0, status if status == "stalled" else "reading"), (2, "stalled" if status == "reading" else "reading")]
+
+    options = RunOptions(topology=Topology(0, 2), agree=agree, stall_after=patience)
+    with pytest.raises(StalledError, match="rank 0 gave no row"):
+        ask_all(options, lambda: Answer(0, READING))
+    assert told == [said]
 
 
 def test_three_samples_on_seven_ranks_end_at_once_for_all():
@@ -132,7 +147,11 @@ def test_three_samples_on_seven_ranks_end_at_once_for_all():
     assert results == [([], None)] * 7
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["reading", "ended", "failed", "empty"])), min_size=2))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.sampled_from(["reading", "ended", "failed", "empty", "stalled"])), min_size=2
+    )
+)
 def test_peers_of_a_rank_answer_as_one_that_has_what_all_of_them_have(found):
     answers = [Answer(*a) for a in found]
     (one,) = of_ranks([(0, a) for a in answers], 1)

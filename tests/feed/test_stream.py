@@ -20,7 +20,7 @@ def no_thread_left():
     yield
     for t in threading.enumerate():
         if t.name.startswith("thalweg-"):
-            t.join(5)
+            t.join(60)
     assert [t.name for t in threading.enumerate() if t.name.startswith("thalweg-")] == []
 
 

@@ -62,7 +62,7 @@ def start(mode, end, **environ):
     return run, pids
 
 
-def all_gone(pids, seconds):
+def all_gone(pids, seconds=60):  # what ends needs moments; a crowded machine gives them late
     end = time.monotonic() + seconds
     while any(map(alive, pids)) and time.monotonic() < end:
         threading.Event().wait(0.05)
@@ -86,12 +86,12 @@ def all_gone(pids, seconds):
 def test_the_process_ends_with_its_own_status_and_without_noise(mode, end, status, said):
     # A21 K41
     run, pids = start(mode, end)
-    _out, err = run.communicate(timeout=30)
+    _out, err = run.communicate(timeout=120)
     assert run.returncode == status, err
     assert err.count("Traceback") == bool(said)
     assert said in err
     assert (len(pids) >= 4) == (mode == "processes")
-    assert all_gone(pids, 5)
+    assert all_gone(pids)
 
 
 @pytest.mark.slow
@@ -101,13 +101,13 @@ def test_signals_leave_no_process(mode, number):
     # A21 K41
     run, pids = start(mode, "for b in batches: pass")
     run.send_signal(number)
-    _, err = run.communicate(timeout=30)
+    _, err = run.communicate(timeout=120)
     assert run.returncode in {-number, 130}
     if number == signal.SIGINT:
         assert (
             err.count("\nKeyboardInterrupt") == 1
         )  # of this process alone; it may have come while another was handled
-    assert all_gone(pids, 10)
+    assert all_gone(pids)
 
 
 @pytest.mark.slow
@@ -116,7 +116,7 @@ def test_a_killed_run_leaves_nothing_in_shared_memory_and_the_next_starts_at_onc
     for _ in range(2):
         run, pids = start("processes", "time.sleep(60)", TMPDIR=str(tmp_path))
         run.kill()
-        run.communicate(timeout=30)
-        assert all_gone(pids, 10)
+        run.communicate(timeout=120)
+        assert all_gone(pids)
     assert [name for name in os.listdir("/dev/shm") if "thalweg" in name] == []
     assert list(tmp_path.iterdir()) == []

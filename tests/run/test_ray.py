@@ -58,7 +58,9 @@ def test_all_ranks_run_on_several_nodes_and_a_second_launch_finds_nothing_to_do(
         import ray
 
         (tmp_path / f"node-{ray.get_runtime_context().get_node_id()}").touch()
-        time.sleep(0.5)  # long enough for the other node to be given work
+        end = time.monotonic() + 120
+        while len(list(tmp_path.glob("node-*"))) < 2 and time.monotonic() < end:
+            time.sleep(0.05)  # until the other node was given work too
         yield from data
 
     stats = make(where, tasks=6, workers=4).run()

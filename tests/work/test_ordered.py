@@ -341,16 +341,21 @@ def test_a_thread_inside_user_code_is_named_and_left():
 
 
 @pytest.mark.parametrize("stuck", [2, 3])
-def test_a_call_over_its_time_fails_in_place_with_its_stack(stuck):
-    # and no other item does, whatever could have been in one job with it
-    hold = threading.Event()
+def test_a_call_over_its_time_fails_in_place_with_its_stack(monkeypatch, stuck):
+    # and no other item does, whatever could have been in one job with it: time passes once the others are there
+    hold, arrived = threading.Event(), []
+    monkeypatch.setattr("thalweg.work.turns.perf_counter", lambda: 100.0 if len(arrived) >= 5 else 0.0)
 
     def call(i):
         if i == stuck:
             hold.wait(30)
         return [i]
 
-    m = OrderedMap(range(6), call, workers=2, timeout=0.05, stop_on_error=False, chunk=2)
+    def seen(message):
+        if message.outcomes:
+            arrived.append(message.number)
+
+    m = OrderedMap(range(6), call, workers=2, timeout=50, stop_on_error=False, chunk=2, hook=seen)
     turns = [(t.item, t.error) for t in m.turns()]
     assert [i for i, e in turns if e is None] == [0, 1, *range(2, stuck), *range(stuck + 1, 6)]
     assert "hold.wait" in str(turns[stuck][1])

@@ -12,6 +12,7 @@ READING: Final = "reading"
 ENDED: Final = "ended"
 FAILED: Final = "failed"
 EMPTY: Final = "empty"  # a whole pass of the stream gave no row
+STALLED: Final = "stalled"  # reading, and all have asked for longer than this rank waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ def of_ranks(answers: Sequence[tuple[int, Answer]], world: int) -> list[Answer]:
     for peers in by_rank:
         ready = min(a.ready for a in peers)
         words = [a.status for a in peers if a.ready == ready]
-        found.append(Answer(ready, next((w for w in (FAILED, EMPTY, ENDED) if w in words), READING)))
+        found.append(Answer(ready, next((w for w in (FAILED, EMPTY, ENDED, STALLED) if w in words), READING)))
     return found
 
 

@@ -9,11 +9,12 @@ from collections.abc import Callable
 
 from thalweg.core.errors import StalledError
 from thalweg.core.topology import Topology
-from thalweg.feed.grant import EMPTY, ENDED, FAILED, READING, Answer, Grant, grant, of_ranks
+from thalweg.feed.grant import EMPTY, ENDED, FAILED, READING, STALLED, Answer, Grant, grant, of_ranks
 from thalweg.feed.node import RunOptions
 from thalweg.feed.streamsteps import EmptyPassError
 from thalweg.work.inline import InlineMap
 from thalweg.work.ordered import OrderedMap
+from thalweg.work.stacks import stacks
 
 BACK_OFF = (0.001, 0.1)  # seconds between two questions while a rank has nothing ready
 
@@ -32,15 +33,19 @@ def ask_all(options: RunOptions, answer: Callable[[], Answer]) -> Grant:
     pause, start = BACK_OFF[0], time.monotonic()
     while True:
         mine = answer()
-        answers = [Answer(int(r), str(w)) for r, w in options.agree(mine.ready, mine.status)]
+        # Clocks differ: one that left on its own would keep the others waiting for its next answer. So it tells them.
+        late = mine.status == READING and time.monotonic() - start > options.stall_after
+        answers = [Answer(int(r), str(w)) for r, w in options.agree(mine.ready, STALLED if late else mine.status)]
         found = grant(answers, max(1, options.prefetch), options.until)
         if found.over or found.steps:
             return found
-        if time.monotonic() - start > options.stall_after:
-            waiting = [r for r, a in enumerate(answers) if a.ready == 0 and a.status == READING]
+        if any(a.status == STALLED for a in answers):
+            waiting = [r for r, a in enumerate(answers) if a.ready == 0 and a.status in (READING, STALLED)]
+            where = options.topology.dp_rank
             raise StalledError(
-                f"rank {waiting[0]} gave no row for {options.stall_after:g} s while it was reading",
-                where=f"rank {options.topology.dp_rank}",
+                f"rank {waiting[0]} gave no row for {options.stall_after:g} s while it was reading"
+                + (f"\n{stacks()}" if where in waiting else ""),
+                where=f"rank {where}",
                 fix="look at its filters and its source; stall_after= says how long to wait",
             )
         time.sleep(pause)

@@ -26,7 +26,7 @@ def no_thread_left():
     gc.collect()
     for t in threading.enumerate():
         if t.name.startswith("thalweg-"):
-            t.join(6)
+            t.join(60)
     assert [t.name for t in threading.enumerate() if t.name.startswith("thalweg-")] == []
 
 

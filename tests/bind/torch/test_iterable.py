@@ -64,15 +64,17 @@ def test_the_stateful_loader_continues_with_the_next_batch(kind, workers):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
-def test_it_works_inside_loader_workers_however_they_start(context):
-    # A1 A21 K41: lambdas and closures travel, also after tokenizer threads have run in the parent
+@pytest.mark.parametrize(("context", "mode"), [("fork", "processes"), ("forkserver", "auto"), ("spawn", "processes")])
+def test_it_works_inside_loader_workers_however_they_start(context, mode):
+    # A1 A21 K41: lambdas and closures travel, also after tokenizer threads have run in the parent, and a worker of
+    # torch's, which may have no children of multiprocessing, has worker processes of ours
     from tokenizers import Tokenizer, models
 
     Tokenizer(models.BPE()).encode_batch(["a", "b"] * 100)
     offset = 7
     data = [{"input_ids": np.full(2, i, np.int32)} for i in range(20)]
-    feed = from_stream(data, shards=2).map(lambda s: {"input_ids": s["input_ids"] + offset}, workers=2).batch(2)
+    feed = from_stream(data, shards=2).map(lambda s: {"input_ids": s["input_ids"] + offset}, workers=2, mode=mode)
+    feed = feed.batch(2)
     dl = DataLoader(IterableDataset(feed), batch_size=None, num_workers=1, multiprocessing_context=context)
     assert sorted(rows(dl)) == list(range(offset, 20 + offset))
 

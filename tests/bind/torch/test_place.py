@@ -14,7 +14,7 @@ JOB = textwrap.dedent(
 
     rank = int(sys.argv[2])
     dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=rank, world_size=3)
-    agree = agreement(timeout=3)
+    agree = agreement(timeout=10)
     print(agree(f"rank {rank}"))
     if rank != 2:
         try:
@@ -33,6 +33,6 @@ def test_ranks_that_do_not_come_are_named_and_nobody_waits_for_ever(warm, tmp_pa
     told = [(rank.out, rank.err) for rank in ranks]
     for out, err in told:
         assert out.splitlines()[0] == "['rank 0', 'rank 1', 'rank 2']", err
-    assert "not all ranks came to agree within 3 s" in told[0][0]
+    assert "not all ranks came to agree within 10 s" in told[0][0]
     assert "Ranks 2 failed" in told[0][0] or "Rank(s) 2" in told[0][0] or "[2]" in told[0][0], told[0][0]
     assert "not all ranks came" in told[1][0]
