@@ -128,6 +128,16 @@ def test_no_ranks_and_no_micro_batches_are_refused_by_name(feed_file, words):
     assert "  try    " in result.stderr
 
 
+@pytest.mark.parametrize("command", ["inspect", "why"])
+def test_a_rank_outside_the_world_is_refused_in_the_words_of_the_options(feed_file, command):
+    for rank, world, words in ((9, 8, "ranks are 0 to 7"), (1, 1, "0 alone, unless --world"), (0, 0, "1 or more")):
+        result = invoke(command, feed_file, "--step", 0, "--rank", rank, "--world", world)
+        assert result.exit_code == 1
+        assert f"--world {world}" in result.stderr
+        assert words in result.stderr
+        assert "dp_rank" not in result.stderr
+
+
 @pytest.mark.parametrize("name", ["simulate", "inspect", "doctor", "profile"])
 def test_a_page_that_cannot_be_written_is_refused_before_the_work(tmp_path, name):
     page = tmp_path / "nowhere" / "page.html"

@@ -138,7 +138,7 @@ def test_a_half_done_logging_directory_of_theirs_is_refused_with_the_list_or_tak
     with pytest.raises(RunError, match=r"2 ranks are marked complete here by another program \(00000, 00001\)"):
         LocalPipelineExecutor(pipeline(), 4, 1, str(tmp_path / "log")).run()
     before = (tmp_path / "out/00000.jsonl").stat().st_mtime_ns
-    with pytest.raises(RunError, match="rank 1 is marked complete, but the run has 1 tasks"):
+    with pytest.raises(RunError, match="rank 1 is marked complete, but the run has 1 task"):
         LocalPipelineExecutor(pipeline(), 1, 1, str(tmp_path / "log"), adopt=True).run()
     LocalPipelineExecutor(pipeline(), 4, 1, str(tmp_path / "log"), adopt=True).run()
     stats = LocalPipelineExecutor(pipeline(), 4, 1, str(tmp_path / "log")).run()

@@ -51,6 +51,24 @@ def test_another_argument_on_the_line_of_a_lambda_is_not_taken_for_other_code(jo
     assert "code" not in again.output
 
 
+# D45 D8
+def test_explain_says_what_would_be_refused_and_which_tasks_would_be_idle_and_writes_nothing(job, tmp_path):
+    told = job("explain", tasks=3).stdout
+    assert "1 unit of 1 file" in told
+    assert "2 of 3 tasks will have nothing to do" in told
+    assert "run      3 tasks; complete, to be skipped: 0" in told
+    assert not (tmp_path / "logs").exists()
+    job("run", "--quiet")
+    told = job("explain", limit=9)
+    assert told.exit_code == 0
+    assert "REFUSED  " in told.stdout
+    assert "uses.LIMIT: 5 -> 9" in told.stdout
+    assert "run      1 task; complete, to be skipped: 0" in told.stdout
+    (run,) = json.loads(job("explain", "--json", tasks=2).stdout)["runs"]
+    assert (run["refused"], run["idle_tasks"], run["to_run"]) == (["tasks: 1 -> 2"], 1, 2)
+    assert not (tmp_path / "logs/runs/00001.json").exists()
+
+
 def test_json_is_one_document_whatever_the_script_prints(job):
     for words in (("explain", "--json"), ("run", "--json")):
         done = job(*words)

@@ -90,6 +90,20 @@ def test_one_directory_stands_for_the_runs_below_it_and_following_ends_when_all_
         ("/logs/b/good", 2, []),
     ]
     assert CliRunner().invoke(cli, ["status", str(tmp_path / "logs/b"), "--follow"]).exit_code == 0
+    said = CliRunner().invoke(cli, ["status", str(tmp_path / "logs")]).stdout.splitlines()
+    assert f"failed: 1 (see thalweg logs {tmp_path}/logs/a --failed)" in said[0]
+    assert "thalweg logs" not in said[1]
+
+
+def test_one_rank_is_said_as_one(recipe, tmp_path):
+    path = recipe(GOOD.replace("tasks: 3", "tasks: 1"))
+    said = [CliRunner().invoke(cli, words).output for words in (["explain", path], ["run", path])]
+    said += [CliRunner().invoke(cli, [name, str(tmp_path / "log")]).output for name in ("stats", "status")]
+    assert "1 task, 1 worker" in said[0]
+    assert "1 of 1 rank complete" in said[1]
+    assert f"{tmp_path}/log: 1 rank\n" in said[2]
+    assert "1/1 rank, 400 documents" in said[3]
+    assert not [text for text in said if "1 ranks" in text or "1 tasks" in text]
 
 
 # D44

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from thalweg.cli.output import json_option, own_prints_aside, print_json
+from thalweg.run.show import counted, show_bytes
 
 
 @click.command()
@@ -60,16 +61,16 @@ def facts(executor: Any, plan: Any) -> dict[str, Any]:
 
 def text(run: dict[str, Any]) -> str:
     """Write these facts for people."""
-    from thalweg.run.show import show_bytes  # noqa: PLC0415
-
     workers = run["workers"]
-    lines = [f"{run['executor']}: {run['tasks']} tasks" + (f", {workers} workers" if workers not in {None, -1} else "")]
+    at_once = f", {counted(workers, 'worker')}" if workers not in {None, -1} else ""
+    lines = [f"{run['executor']}: {counted(run['tasks'], 'task')}{at_once}"]
     lines += ["  steps    " + " -> ".join(s.partition(":")[2] for s in run["steps"])]
     for name, i in run["inputs"].items():
-        lines.append(f"  input    {name}: {i['units']:,} units of {i['files']:,} files, {show_bytes(i['bytes'])}")
+        units = f"{counted(i['units'], 'unit')} of {counted(i['files'], 'file')}"
+        lines.append(f"  input    {name}: {units}, {show_bytes(i['bytes'])}")
     lines += [f"  output   {path}" for path in run["outputs"]]
     lines.append(f"  largest  {show_bytes(run['largest_task_bytes'])} for one task")
-    lines.append(f"  run      {run['to_run']:,} tasks; {run['complete']:,} are complete and would be skipped")
+    lines.append(f"  run      {counted(run['to_run'], 'task')}; complete, to be skipped: {run['complete']:,}")
     lines += [f"  note     {note}" for note in run["warnings"] + run["unprotected"]]
     if run["refused"]:
         lines.append(f"  REFUSED  {run['logging_dir']} belongs to another run:")

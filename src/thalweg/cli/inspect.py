@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from thalweg.cli.output import (
+    check_rank,
     counted,
     html_option,
     json_option,
@@ -55,6 +56,7 @@ def command(
     from thalweg.check.target import load_target, split_settings  # noqa: PLC0415
     from thalweg.check.terminal import show  # noqa: PLC0415
 
+    check_rank(rank, world)
     if not words and _documents(target, row or 0, count, html, as_json=as_json):
         return
     settings = split_settings(target) is not None

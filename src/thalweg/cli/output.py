@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from thalweg.core.errors import ConfigError, ThalwegError
+from thalweg.run.show import counted as counted  # noqa: PLC0414  (the commands take it from here)
 
 words_argument = click.argument("words", nargs=-1, metavar="[NAME.STAGE.SETTING=VALUE]...")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document to stdout instead of text.")
@@ -46,9 +47,17 @@ def file_option(name: str, text: str) -> Callable[[Any], Any]:
 html_option = file_option("--html", "Write one HTML page.")
 
 
-def counted(number: int, one: str, more: str | None = None) -> str:
-    """Write a number and what it counts: 1 rank, 2 ranks."""
-    return f"{number:,} {one if number == 1 else more or one + 's'}"
+def check_rank(rank: int, world: int) -> None:
+    """Refuse a --rank that --world does not have, in the words of the options.
+
+    Raises:
+        ConfigError: it is none of them, or there are none.
+    """
+    if world < 1:
+        raise ConfigError(f"--world {world} is no number of ranks", fix="give 1 or more")
+    if not 0 <= rank < world:
+        last = f"0 to {world - 1}" if world > 1 else "0 alone, unless --world says more"
+        raise ConfigError(f"--rank {rank} is no rank of --world {world}", fix=f"ranks are {last}")
 
 
 def print_json(data: Any) -> None:

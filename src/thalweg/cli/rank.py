@@ -10,6 +10,7 @@ import os
 import click
 
 from thalweg.cli.output import json_option, print_json, say
+from thalweg.run.show import counted
 
 
 @click.command()
@@ -27,7 +28,7 @@ def command(executor: str, ending: bool, options: str, as_json: bool) -> None:
         if as_json:
             print_json(stats.to_dict())
         else:
-            say(f"{stats.ranks} ranks merged")
+            say(f"{counted(stats.ranks, 'rank')} merged")
         return
     done = run_element(executor, os.environ, json.loads(options))
     if as_json:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from thalweg.cli.output import json_option, own_prints_aside, print_json, say
+from thalweg.run.show import counted
 
 
 @click.command()
@@ -43,5 +44,5 @@ def command(target: str, workers: int | None, adopt: bool | None, rerun: bool, q
         print_json({"runs": found})
         return
     for executor, stats in done:
-        say(f"{stats.ranks} of {executor.tasks} ranks complete, {executor.home}")
+        say(f"{stats.ranks} of {counted(executor.tasks, 'rank')} complete, {executor.home}")
         click.echo(str(stats))

@@ -9,6 +9,7 @@ import click
 
 from thalweg.cli.output import json_option, print_json
 from thalweg.core.errors import InputError
+from thalweg.run.show import counted
 
 if TYPE_CHECKING:
     from thalweg.core.stats import PipelineStats
@@ -32,7 +33,7 @@ def command(logging_dirs: tuple[str, ...], as_json: bool) -> None:
         print_json({name: stats.to_dict() for name, stats in found.items()})
     else:
         for name, stats in found.items():
-            click.echo(f"{name}: {stats.ranks} ranks")
+            click.echo(f"{name}: {counted(stats.ranks, 'rank')}")
             click.echo(str(stats))
     if any(stats.unbalanced for stats in found.values()):
         raise click.exceptions.Exit(1)

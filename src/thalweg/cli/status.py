@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from thalweg.cli.output import json_option, print_json
+from thalweg.run.show import counted, show_bytes, show_seconds
 
 
 @click.command()
@@ -40,15 +41,15 @@ def command(logging_dirs: tuple[str, ...], follow: bool, every: float, as_json: 
 
 
 def _line(state: Any, seconds: float, fresh: int) -> str:
-    from thalweg.run.show import show_bytes, show_seconds  # noqa: PLC0415
-
-    text = f"{state.path}: {state.complete}/{state.tasks} ranks, {state.documents:,} documents"
+    text = f"{state.path}: {state.complete}/{counted(state.tasks, 'rank')}, {counted(state.documents, 'document')}"
     if state.size:
         text += f", {show_bytes(state.bytes)} of {show_bytes(state.size)} ({min(state.bytes / state.size, 1):.0%})"
     text += f", {len(state.running)} at work" if state.running else ""
     for word, ranks in (("silent", state.silent), ("failed", state.failed)):
         if ranks:
             text += f", {word}: {', '.join(map(str, ranks[:10]))}{', ...' if len(ranks) > 10 else ''}"
+    if state.failed:
+        text += f" (see thalweg logs {state.path} --failed)"
     if fresh > 0 and seconds > 0 and state.size > state.bytes:
         text += f", {show_seconds((state.size - state.bytes) * seconds / fresh)} left"
     return text

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from thalweg.check.target import load_target
-from thalweg.cli.output import json_option, print_json, with_settings, words_argument
+from thalweg.cli.output import check_rank, json_option, print_json, with_settings, words_argument
 from thalweg.cli.simulate import feed_of
 from thalweg.core.errors import ConfigError
 from thalweg.core.topology import Topology
@@ -61,6 +61,7 @@ def _of_step(feed: Feed, asked: dict[str, Any]) -> tuple[Any, str]:
     if asked["ledger"] is not None:
         found = why_logged(asked["ledger"], feed, asked["step"], asked["rank"], asked["seed"])
     else:
+        check_rank(asked["rank"], asked["world"])
         found = why_step(
             feed,
             asked["step"],

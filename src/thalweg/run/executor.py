@@ -21,6 +21,7 @@ from thalweg.run.foreign import read_file
 from thalweg.run.logging_dir import LoggingDir, logging_dir_at
 from thalweg.run.plan import Plan, open_run, plan
 from thalweg.run.posix import PosixDir
+from thalweg.run.show import counted
 from thalweg.run.task import Task
 
 if TYPE_CHECKING:
@@ -238,7 +239,9 @@ def failed(failures: Mapping[int, Failure], tasks: int, complete: int, home: Log
     ]
     more = f"\n  and {len(failures) - 50} more" if len(failures) > 50 else ""
     error = RunError(
-        f"{len(failures)} of {tasks} ranks failed, {complete} are complete" + "".join(rows) + more,
+        f"{len(failures)} of {counted(tasks, 'rank')} failed, {complete} {'is' if complete == 1 else 'are'} complete"
+        + "".join(rows)
+        + more,
         where=str(home),
         fix="repair the cause and run the same command again: only what is missing runs",
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from thalweg.core.errors import ConfigError
 from thalweg.run.executor import LAUNCH, PipelineExecutor
 from thalweg.run.progress import Progress
+from thalweg.run.show import counted
 from thalweg.work.processes import Failure, Outcome, StartMethod, supervise
 
 if TYPE_CHECKING:
@@ -70,8 +71,9 @@ class LocalPipelineExecutor(PipelineExecutor):
         self.local_tasks = tasks if local_tasks == -1 else local_tasks
         self.local_rank_offset = local_rank_offset
         if local_rank_offset < 0 or local_rank_offset + self.local_tasks > tasks:
+            last = local_rank_offset + self.local_tasks - 1
             raise ConfigError(
-                f"local ranks {local_rank_offset}..{local_rank_offset + self.local_tasks - 1} go beyond {tasks} tasks",
+                f"local ranks {local_rank_offset}..{last} go beyond {counted(tasks, 'task')}",
                 fix="local_rank_offset + local_tasks must not exceed tasks",
             )
         self.workers, self.retries = workers, retries

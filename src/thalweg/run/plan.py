@@ -12,6 +12,7 @@ from thalweg.core.errors import RunError
 from thalweg.plan.shard import Unit, deal
 from thalweg.run.manifest import SHOWN, describe_pipeline, differences, step_ids
 from thalweg.run.outputs import final_paths, options_of, unprotected
+from thalweg.run.show import counted
 from thalweg.steps.readers.base import BaseDiskReader
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def plan(pipeline: list[Any], tasks: int) -> Plan:
     harm, options = unprotected(pipeline), options_of(pipeline)
     found = Plan(tasks, manifest, units, shares, final_paths(pipeline), [], harm, options)
     if found.idle:
-        found.warnings.insert(0, f"{found.idle} of {tasks} tasks will have nothing to do")
+        found.warnings.insert(0, f"{found.idle} of {counted(tasks, 'task')} will have nothing to do")
     return found
 
 
@@ -141,7 +142,7 @@ def _adopt_foreign(home: LoggingDir, planned: Plan, marks: list[str], *, adopt: 
     ranks = [int(m) for m in marks if m.isdigit()]
     if ranks and max(ranks) >= planned.tasks:
         raise RunError(
-            f"rank {max(ranks)} is marked complete, but the run has {planned.tasks} tasks",
+            f"rank {max(ranks)} is marked complete, but the run has {counted(planned.tasks, 'task')}",
             where=f"{home}/completions",
             fix="give the number of tasks of the run that is to be taken over",
         )

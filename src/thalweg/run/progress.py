@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Self, TextIO
 
-from thalweg.run.show import show_bytes, show_seconds
+from thalweg.run.show import counted, show_bytes, show_seconds
 
 EVERY = 10.0  # seconds between plain lines
 
@@ -89,7 +89,7 @@ class Progress:
         """Write the state in one line."""
         documents, size = self.totals()
         left = self.left()
-        text = f"{self.done}/{self.ranks} ranks, {documents:,} documents, {show_bytes(size)}"
+        text = f"{self.done}/{counted(self.ranks, 'rank')}, {counted(documents, 'document')}, {show_bytes(size)}"
         text += f" of {show_bytes(self.size)}" if self.size else ""
         text += f", {self.failed} failed" if self.failed else ""
         return text + (f", {show_seconds(left)} left" if left is not None and self.done < self.ranks else "")

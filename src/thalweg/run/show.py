@@ -1,7 +1,12 @@
-"""Sizes and durations as people read them.
+"""Counts, sizes and durations as people read them.
 
 Decides the units: powers of 1000. Knows nothing of what is measured.
 """
+
+
+def counted(number: int, one: str, more: str | None = None) -> str:
+    """Write a number and what it counts: 1 rank, 2 ranks."""
+    return f"{number:,} {one if number == 1 else more or one + 's'}"
 
 
 def show_bytes(size: float) -> str:
