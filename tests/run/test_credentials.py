@@ -1,9 +1,14 @@
 """Credentials never stand in a run's record, however deep a step holds them, and no launch writes them to a file."""
 
 import json
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
+from thalweg.core.document import Document
 from thalweg.core.errors import ConfigError
 from thalweg.run import SlurmPipelineExecutor
 from thalweg.run.credentials import refuse_credentials
@@ -77,26 +82,98 @@ def test_options_with_credentials_are_refused_at_any_depth_and_the_value_is_not_
     else:
         steps = [pipelines()[place]]
     with pytest.raises(ConfigError, match="may hold credentials") as told:
-        refuse_credentials("do not", steps)
+        refuse_credentials("-", steps)
     assert SECRET not in str(told.value)
+
+
+@dataclass(slots=True)
+class Settings:
+    password: str
+    db: dict
+
+
+class Reads:
+    """Keeps its key out of what is pickled."""
+
+    def __init__(self):
+        self.api_key, self.eos_token = SECRET, "</s>"
+
+    def __getstate__(self):
+        return {"eos_token": self.eos_token}
+
+    def __call__(self, data, rank, world_size):
+        yield from data
+
+
+def of_key_shape(doc):
+    return doc.id != "hf_abcdefghijklmnopqrstuvwxyzABCDEFGH"
+
+
+HELD = {
+    "attribute": (lambda: Asks(SECRET), r"Asks\.api_key"),
+    "argument of a block": (lambda: LambdaFilter(len, exclusion_writer=Asks(SECRET)), r"Asks\.api_key"),
+    "key of a dict": (
+        lambda: LambdaFilter(Settings("", {"inner": {"db_password": SECRET}})),
+        r"Settings\.db\.inner\.db_",
+    ),
+    "slot": (lambda: LambdaFilter(Settings(SECRET, {})), r"Settings\.password"),
+    "URL": (lambda: JsonlReader(f"ftp://me:{SECRET}@host/in"), r"data_folder"),
+    "default of an argument": (lambda: LambdaFilter(lambda doc, token=SECRET: doc), r"<lambda>\.token"),
+    "top of a script": (lambda: LambdaFilter(uses_a_global), r"uses_a_global\.API_KEY"),
+    "text in the code": (lambda: LambdaFilter(of_key_shape), r"of_key_shape"),
+}
+
+
+@pytest.mark.parametrize("place", HELD)
+def test_a_credential_that_a_step_holds_is_refused_with_its_place_and_the_remedy(place):
+    make, told_place = HELD[place]
+    with pytest.raises(ConfigError, match=told_place) as told:
+        refuse_credentials("the jobs see it", [make()])
+    assert "read it from the environment where it is used, in run(): the jobs see it" in str(told.value)
+    assert SECRET not in str(told.value)
+
+
+def test_what_is_not_pickled_or_is_data_is_no_credential_of_a_step():
+    module, logger = os, logging.getLogger("a")
+
+    def captures(data, rank, world_size):
+        logger.info(module.sep)
+        yield from data
+
+    documents = [Document("text", "a", [], {"password": "of the page", "access_token": "x"})]
+    refuse_credentials("-", [documents, Reads(), captures])
 
 
 def test_options_without_credentials_pass():
     plain = ("s3://bucket/out", {"endpoint_url": "http://x", "config_kwargs": {"retries": {"max_attempts": 1}}})
-    step = Asks("x")
-    del step.api_key, step.by_name
-    refuse_credentials("-", [JsonlWriter(plain), step, LambdaFilter(lambda doc: {"key": 1} and doc)], plain)
+    refuse_credentials("-", [JsonlWriter(plain), Reads(), LambdaFilter(lambda doc: {"key": 1} and doc)], plain)
 
 
 def test_folders_of_the_datatrove_package_are_looked_into():
     pytest.importorskip("s3fs")
     io = pytest.importorskip("datatrove.io")
     folder = io.DataFolder("s3://bucket/out", **OPTIONS)
-    step = Asks("x")
+    step = Asks("")
     step.output_folder = folder
     assert SECRET not in json.dumps(describe_pipeline([step]))
     with pytest.raises(ConfigError, match=r"may hold credentials \(key, secret\)"):
         refuse_credentials("-", [step])
+
+
+def test_what_a_launch_hands_to_a_cluster_can_be_read_by_nobody_else(tmp_path, corpus, monkeypatch):
+    stub = tmp_path / "bin/sbatch"
+    stub.parent.mkdir()
+    stub.write_text("#!/bin/sh\necho Submitted batch job 7\n")
+    stub.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{stub.parent}:{os.environ['PATH']}")
+    before = os.umask(0)
+    try:
+        steps = [JsonlReader(str(corpus)), JsonlWriter(str(tmp_path / "out"))]
+        SlurmPipelineExecutor(steps, 2, "1:00", "p", logging_dir=str(tmp_path / "log")).run()
+    finally:
+        os.umask(before)
+    handed = {p.name: p.stat().st_mode & 0o777 for p in Path(tmp_path / "log/launches").rglob("*.[ps]*") if p.is_file()}
+    assert handed == {"executor.pik": 0o600, "launch_script.slurm": 0o600, "finish_script.slurm": 0o600}
 
 
 def test_a_launch_on_a_cluster_refuses_them_before_it_writes_anything(tmp_path, corpus):
@@ -108,7 +185,7 @@ def test_a_launch_on_a_cluster_refuses_them_before_it_writes_anything(tmp_path, 
         JsonlWriter(str(tmp_path / "out")),
     ]
     executor = SlurmPipelineExecutor(steps, 2, "1:00", "p", logging_dir=str(tmp_path / "log"))
-    with pytest.raises(ConfigError, match="sbatch hands it on"):
+    with pytest.raises(ConfigError, match="sbatch hands the environment on"):
         executor.run()
     written = [p for p in (tmp_path / "log").rglob("*") if p.is_file()]
     assert not [p for p in written if p.suffix == ".pik"]

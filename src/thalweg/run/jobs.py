@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("thalweg.run")
 ENDED = {"COMPLETED", "ERROR", "CANCELED", "DELETED"}
 PRIVATE = ("token", "secrets", "env", "api")  # attributes that stay in this process
-_KEYS = 'leave them out and give the jobs secrets={"AWS_ACCESS_KEY_ID": ..., "AWS_SECRET_ACCESS_KEY": ...}'
+_WAY = 'the jobs get what is in secrets={"AWS_ACCESS_KEY_ID": ..., "AWS_SECRET_ACCESS_KEY": ...}'
 DEAF = 10  # looks at jobs that may fail in a row before the hub counts as gone
 IMAGE = "ghcr.io/astral-sh/uv:python{}-bookworm"
 
@@ -131,14 +131,14 @@ class JobsPipelineExecutor(PipelineExecutor):
         if not ranks:
             log.info("all %d ranks are complete; nothing is sent", self.tasks)
             return self.finish(task.run)
-        refuse_credentials(_KEYS, place_of(self.home), self.pipeline, list(planned.folders.items()))
+        refuse_credentials(_WAY, place_of(self.home), self.pipeline, list(planned.folders.items()))
         place = f"launches/{task.run.generation:05d}.{token_hex(4)}"
         without = copy(self)
         without.depends, without.pipeline = None, []
         data = cloudpickle.dumps({"task": task, "executor": without, "signals": ()})
         crew = _Crew(self, task, ranks, place)
         _refuse_secrets(data, crew.secrets)
-        self.home.write(f"{place}/executor.pik", data)
+        self.home.write(f"{place}/executor.pik", data, private=True)
         self.home.write(f"{place}/ranks_to_run.json", json.dumps(ranks).encode())
         size = sum(planned.bytes_of_rank[rank] for rank in ranks)
         with Progress(len(ranks), size, quiet=LAUNCH.quiet) as progress:

@@ -168,8 +168,8 @@ class LoggingDir(ABC):
         """Give (documents, bytes) that complete ranks have read, as far as that is known at a few requests."""
 
     @abstractmethod
-    def write(self, name: str, data: bytes) -> None:
-        """Let a whole file appear, whatever was there."""
+    def write(self, name: str, data: bytes, *, private: bool = False) -> None:
+        """Let a whole file appear, whatever was there; `private`: nobody else on this machine may read it."""
 
     @abstractmethod
     def read(self, name: str) -> bytes | None:

@@ -314,8 +314,9 @@ class ObjectDir(LoggingDir):
         """Say nothing: adding up would cost a request a rank."""
         return 0, 0
 
-    def write(self, name: str, data: bytes) -> None:
-        """Put an object."""
+    def write(self, name: str, data: bytes, *, private: bool = False) -> None:
+        """Put an object; who may read it is a matter of the bucket."""
+        del private
         self.store.put(name, data)
 
     def read(self, name: str) -> bytes | None:

@@ -197,12 +197,14 @@ class PosixDir(LoggingDir):
             documents, size = documents + read[0], size + read[1]
         return documents, size
 
-    def write(self, name: str, data: bytes) -> None:
+    def write(self, name: str, data: bytes, *, private: bool = False) -> None:
         """Write beside, then rename."""
         target = self.root / name
         target.parent.mkdir(parents=True, exist_ok=True)
         fresh = target.with_name(f".{target.name}.{os.getpid()}")
-        fresh.write_bytes(data)
+        fresh.unlink(missing_ok=True)  # one that is left of a killed process keeps its mode
+        with open(fresh, "wb", opener=_for_me if private else None) as file:
+            file.write(data)
         with suppress(FileNotFoundError):
             fresh.replace(target)
         fsync_dir(target.parent)
@@ -270,6 +272,10 @@ def _tail(path: Path, size: int = 1 << 16) -> bytes:
         file.seek(max(0, path.stat().st_size - size))
         text = file.read()
     return text[text.rfind(b" begins\n") + 1 :]
+
+
+def _for_me(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _visible(path: str) -> list[str]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from thalweg.run.task import Task
 
 log = logging.getLogger("thalweg.run")
-_KEYS = "leave them out and set them in the environment (AWS_ACCESS_KEY_ID, ...): sbatch hands it on to the nodes"
+_WAY = "sbatch hands the environment on to the nodes"
 NOTHING = "-1"  # job id where everything is complete
 
 
@@ -141,10 +141,10 @@ class SlurmPipelineExecutor(PipelineExecutor):
             log.info("all %d ranks are complete; nothing is submitted", self.tasks)
             self.job_id, self.job_ids = NOTHING, []
             return self.finish(task.run)
-        refuse_credentials(_KEYS, place_of(self.home), self.pipeline, list(planned.folders.items()))
+        refuse_credentials(_WAY, place_of(self.home), self.pipeline, list(planned.folders.items()))
         launch = f"launches/{task.run.generation:05d}.{token_hex(4)}"
         pickled = {"task": task, "executor": self._without_the_chain(), "signals": self.requeue_signals}
-        self.home.write(f"{launch}/executor.pik", cloudpickle.dumps(pickled))
+        self.home.write(f"{launch}/executor.pik", cloudpickle.dumps(pickled), private=True)
         self.home.write(f"{launch}/ranks_to_run.json", json.dumps(ranks).encode())
         os.makedirs(self.slurm_logs_folder, exist_ok=True)  # noqa: PTH103
         self._submit_arrays(launch, len(ranks))
@@ -193,7 +193,7 @@ class SlurmPipelineExecutor(PipelineExecutor):
 
     def _sbatch(self, options: list[str], name: str, text: str) -> str:
         """Submit a script: kept in the logging directory, read by `sbatch` from there or, of a URL, from its input."""
-        self.home.write(name, text.encode())
+        self.home.write(name, text.encode(), private=True)  # commands of the user's own are in it
         path = [f"{self.home}/{name}"] if isinstance(self.home, PosixDir) else []
         if shutil.which("sbatch") is None:
             raise RunError("there is no `sbatch` on this machine", fix="submit from a login node of the cluster")
