@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from thalweg.core.errors import BudgetError, SampleError
 from thalweg.run.chain import Chain
 from thalweg.steps import ColumnFilter, JsonlReader, JsonlWriter, LambdaFilter, ParquetWriter
-from thalweg.steps.batches import batch_prefix, bytes_of, line_array, rows_of
+from thalweg.steps.batches import batch_prefix, count_lines, line_array, lines_of, rows_of
+from thalweg.steps.readers import lines as lines_module
 
 
 @pytest.fixture
@@ -75,6 +76,12 @@ def test_columns_decide_what_documents_decide(source, unit):
     assert got == wanted
     assert [s.tally for s in stats] == [s.tally for s in plain]
     assert stats.unbalanced == []
+    by_length = ColumnFilter(lambda batch: pc.greater(batch.column("text.length"), 20), ["text.length"])
+    low = ColumnFilter(score, ["metadata.score"], "low")
+    again, stats = documents([reader(source, unit_bytes=unit), by_length, low])
+    assert (again, [s.tally for s in stats]) == (wanted, [s.tally for s in plain])
+    after_documents, _ = documents([reader(source, unit_bytes=unit), rules[1], by_length])
+    assert after_documents == wanted
 
 
 def test_rows_without_text_spend_the_budget_alike_in_columns_and_documents(tmp_path):
@@ -128,30 +135,49 @@ def test_a_mask_of_the_wrong_length_is_refused(source):
 
 @given(st.lists(st.binary(max_size=5).map(lambda b: b.replace(b"\n", b"") + b"\n"), min_size=1), st.data())
 def test_bytes_of_the_rows_that_are_left_come_in_their_order_without_the_others(lines, data):
-    array, offsets = line_array(b"".join(lines))
-    assert offsets.tolist() == [0, *np.cumsum([len(line) for line in lines])]
-    rows = rows_of(array)
+    block = b"".join(lines)
+    array = line_array(memoryview(bytearray(block))[:])
+    assert array.to_pylist() == lines
+    assert (count_lines(block), count_lines(block + b"x")) == (len(lines), len(lines) + 1)
+    rows = rows_of(pa.StructArray.from_arrays([array], ["line"]))
     kept = data.draw(st.lists(st.booleans(), min_size=len(lines), max_size=len(lines)))
     left = rows.filter(pa.array(kept))
     wanted = [line for line, keep in zip(lines, kept, strict=True) if keep]
-    assert bytes(bytes_of(left)) == b"".join(wanted)
+    assert b"".join(lines_of(left)) == b"".join(wanted)
     half = len(left) // 2
-    assert bytes(bytes_of(left[half:])) == b"".join(wanted[half:])
-    assert bytes(bytes_of(left[::-1] if len(left) else left)) == b"".join(reversed(wanted))
-    assert bytes(bytes_of(left.dictionary_decode())) == b"".join(wanted)
+    assert b"".join(lines_of(left[half:])) == b"".join(wanted[half:])
+    assert b"".join(lines_of(left[::-1] if len(left) else left)) == b"".join(reversed(wanted))
+
+
+@pytest.mark.parametrize("length", [30, 300])  # below and above a block
+def test_what_is_made_of_a_block_without_a_copy_stays_while_the_next_ones_are_read(tmp_path, monkeypatch, length):
+    monkeypatch.setattr(lines_module, "BLOCK", 64)
+    lines = [f"{i} {'x' * (i % length)}\n".encode() for i in range(400)]
+    (tmp_path / "a").write_bytes(b"\xef\xbb\xbf" + b"".join(lines))
+    with (tmp_path / "a").open("rb") as file:
+        views, arrays = [], []
+        for view in lines_module.blocks_of_range(file, 0, -1):
+            arrays.append(line_array(view))
+            views.append(view)
+    assert [line for array in arrays for line in array.to_pylist()] == lines
+    with (tmp_path / "a").open("rb") as file:
+        views = list(lines_module.blocks_of_range(file, 0, -1))
+    with pytest.raises(ValueError, match="released"):  # not the bytes of another block
+        bytes(views[0])
 
 
 def test_dropping_rows_copies_no_line_and_columns_that_nobody_looks_at_go_first(source):
     seen = []
 
     def look(batch):
-        seen.append((batch.schema.names, batch.column("line").dictionary.buffers()[2].address))
+        lines = batch.column("rows").dictionary.field("line")
+        seen.append((batch.schema.names[:-1], lines.buffers()[2].address))
         return [True] * (batch.num_rows // 2) + [False] * (batch.num_rows - batch.num_rows // 2)
 
     chain = Chain([reader(source), ColumnFilter(look), ColumnFilter(look, ["metadata.score"])], 0, 1)
     chain.drain()
     (first, lines), (second, kept), *_ = seen
-    assert (first[3:], second[3:]) == (["text", "metadata.score"], ["metadata.score"])
+    assert (first, second) == (["text", "metadata.score"], ["metadata.score"])
     assert kept == lines
 
 

@@ -17,7 +17,7 @@ from thalweg.core.tally import Tally
 from thalweg.plan.shard import deal
 from thalweg.run.foreign import complete, read_live, reasons_of
 from thalweg.run.manifest import step_ids
-from thalweg.steps.batches import batch_prefix, columns_of, without
+from thalweg.steps.batches import LINE, batch_prefix, columns_of, without
 from thalweg.steps.step import PipelineStep
 
 
@@ -58,7 +58,7 @@ class Chain:
     def _in_batches(self, columnar: int, world_size: int) -> Any:
         """Put the first steps together over record batches; what follows sees documents."""
         reader, *others = self.pipeline[:columnar]
-        known = columns_of(others)
+        known = columns_of(others) + ((LINE,) if columnar < len(self.pipeline) else ())
         data: Any = self._counted(reader.read_batches(known, self.rank, world_size))
         for place, step in enumerate(others, 1):
             later = columns_of(others[place:])

@@ -1,9 +1,9 @@
 """Rows in columns: steps that take Arrow record batches, and the ways from lines to batches and back to documents.
 
-A batch of JSONL holds `line` (the original bytes, newline included; a dictionary column, so that dropping rows copies
-no byte), `unit`, `row`, and the columns that were asked for ("text", "metadata.score", ...). Decides when a chain runs
-in batches. What is not asked for is never decoded, and a row that nothing changed is written as the bytes that were
-read.
+A batch of JSONL holds the columns that were asked for ("text", "metadata.score", ...) and `rows`: a dictionary column,
+so that dropping rows copies nothing, of each row's number and, where asked for, its line (the original bytes, newline
+included) and what a writer of columns gets of it. Decides when a chain runs in batches. What is not asked for is never
+decoded, and a row that nothing changed is written as the bytes that were read.
 """
 
 from __future__ import annotations
@@ -15,13 +15,18 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from thalweg.steps.readers.lines import NEWLINE
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
-LINE = "line"
+ROWS = "rows"
+LINE = "line"  # asked for by steps that write rows as they were read
 WHOLE = "*"  # asked for by steps that write whole documents; there where rows are simple: see `readers.whole_rows`
+LENGTH = "text.length"  # characters of the text, which need not become a column for it
+NUMBER = "row"  # number of a row in its unit
 
 
 @runtime_checkable
@@ -93,6 +98,11 @@ def row_type(columns: Sequence[str]) -> Any:
     return msgspec.defstruct("Row", fields)
 
 
+def lengths_of(texts: list[Any]) -> pa.Array:
+    """Count the characters of each text; of none, 0."""
+    return numbers(np.array([len(text or "") for text in texts], np.int64))
+
+
 def values_of(rows: list[Any], column: str) -> list[Any]:
     """Reach a column's value in each decoded row; None where it is absent."""
     try:
@@ -120,38 +130,45 @@ def dropped(batch: Any, columns: Sequence[str]) -> Any:
     return batch.drop_columns([name for name in columns if name in batch.schema.names])
 
 
-def line_array(block: bytes) -> tuple[pa.LargeBinaryArray, NDArray[np.int64]]:
-    """Give the lines of a block as an Arrow array over its bytes, without a copy, and their offsets."""
-    ends, find, at = [0], block.find, 0
-    while at := find(b"\n", at) + 1:  # half the time of a search by numpy, which looks at each byte twice
+def line_array(block: bytes | memoryview) -> pa.LargeBinaryArray:
+    """Give the lines of a block as an Arrow array over its bytes, without a copy.
+
+    Args:
+        block: whole lines; a view begins where its buffer does.
+    """
+    whole: Any = block.obj if isinstance(block, memoryview) else block
+    ends, find, at, size = [0], whole.find, 0, len(block)
+    while at := find(b"\n", at, size) + 1:  # half the time of a search by numpy, which looks at each byte twice
         ends.append(at)
-    if ends[-1] != len(block):
-        ends.append(len(block))
-    offsets = np.array(ends, np.int64)
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(block)]
-    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, buffers), offsets
+    if ends[-1] != size:
+        ends.append(size)
+    buffers = [None, pa.py_buffer(np.array(ends, np.int64)), pa.py_buffer(block)]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(ends) - 1, buffers)
 
 
-def rows_of(lines: pa.Array) -> pa.DictionaryArray:
-    """Give all lines of a block as a column whose rows can be dropped without copying bytes."""
-    return pa.DictionaryArray.from_arrays(numbers(np.arange(len(lines), dtype=np.int32)), lines)
+def count_lines(block: bytes | memoryview) -> int:
+    """Count the lines of a block; a view begins where its buffer does."""
+    whole: Any = block.obj if isinstance(block, memoryview) else block
+    return int(whole.count(b"\n", 0, len(block))) + (block[-1] != NEWLINE)
 
 
-def bytes_of(lines: pa.Array) -> bytes | memoryview:
-    """Give the bytes of the lines that are left: a view where they are consecutive, else joined."""
-    if not len(lines):
-        return b""
-    lines = lines if isinstance(lines, pa.DictionaryArray) else rows_of(lines)
-    _, offsets, values = lines.dictionary.buffers()
-    count, offset = len(lines.dictionary), lines.dictionary.offset
-    view, at = memoryview(values), np.frombuffer(offsets, np.int64, count + 1, offset * 8)
-    rows = np.asarray(lines.indices)
-    breaks = np.flatnonzero(np.diff(rows) != 1)
-    starts = at[rows[np.concatenate([[0], breaks + 1])]].tolist()
-    stops = at[rows[np.append(breaks, -1)] + 1].tolist()
-    if len(starts) == 1:
-        return view[starts[0] : stops[0]]
-    return b"".join([view[a:b] for a, b in zip(starts, stops, strict=True)])
+def rows_of(values: pa.Array) -> pa.DictionaryArray:
+    """Give values as a column whose rows can be dropped without copying them."""
+    return pa.DictionaryArray.from_arrays(numbers(np.arange(len(values), dtype=np.int32)), values)
+
+
+def lines_of(rows: pa.DictionaryArray) -> list[memoryview]:
+    """Give the bytes of the lines that are left: a view of each run of consecutive ones."""
+    if not len(rows):
+        return []
+    lines = rows.dictionary.field(LINE)
+    _, offsets, values = lines.buffers()
+    view, at = memoryview(values), np.frombuffer(offsets, np.int64, len(lines) + 1, lines.offset * 8)
+    numbered = np.asarray(rows.indices)
+    breaks = np.flatnonzero(np.diff(numbered) != 1)
+    starts = at[numbered[np.concatenate([[0], breaks + 1])]].tolist()
+    stops = at[numbered[np.append(breaks, -1)] + 1].tolist()
+    return [view[a:b] for a, b in zip(starts, stops, strict=True)]
 
 
 def numbers(values: NDArray[Any]) -> pa.Array:

@@ -11,9 +11,22 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from thalweg.core.document import ROW, UNIT
 from thalweg.plan.shard import deal
-from thalweg.steps.batches import LINE, WHOLE, column, line_array, numbers, row_type, rows_of, values_of
+from thalweg.steps.batches import (
+    LENGTH,
+    LINE,
+    NUMBER,
+    ROWS,
+    WHOLE,
+    column,
+    count_lines,
+    lengths_of,
+    line_array,
+    numbers,
+    row_type,
+    rows_of,
+    values_of,
+)
 from thalweg.steps.readers.json_lines import BadLine, Repairs, rows_of_block
 from thalweg.steps.readers.whole_rows import WholeRows, whole_rows
 
@@ -32,14 +45,14 @@ class BatchLines:
     def __init__(self, reader: JsonlReader, columns: tuple[str, ...]) -> None:
         self.reader = reader
         text_key, id_key = reader.text_key, reader.id_key
-        names = {"text": text_key, "id": id_key}
-        self.whole = WHOLE in columns and reader.plain
+        self.whole, self.lines = WHOLE in columns and reader.plain, LINE in columns
         self.shape: WholeRows | None = None  # how the rows of the newest file that was looked at are
         self.looked_at: str | None = None
-        self.columns = columns = tuple(name for name in columns if name != WHOLE)
-        self.fields = [names.get(name, name) for name in columns]
+        self.columns = tuple(name for name in columns if name not in {WHOLE, LINE})
+        names = {"text": text_key, "id": id_key}
+        self.fields = {name: names.get(name, name) for name in self.columns if name != LENGTH}
         self.text = text_key
-        self.decode = msgspec.json.Decoder(row_type([text_key, *self.fields])).decode_lines
+        self.decode = msgspec.json.Decoder(row_type((text_key, *self.fields.values()))).decode_lines
 
     def read(self, rank: int, world_size: int) -> Iterator[pa.RecordBatch]:
         """Give the batches of this rank, one a block."""
@@ -49,49 +62,54 @@ class BatchLines:
             reader.stat_update("input_files" if unit.whole else "input_units", unit="unit")
             first = 0
             for block in reader.blocks(unit):
-                batch, lines = self._batch(bytes(block), unit, first)
-                reader.count_bytes(len(block), lines)
+                size = len(block)
+                batch, lines = self._batch(block, unit, first)
+                reader.count_bytes(size, lines)
                 first += lines
                 if batch.num_rows:
                     yield batch
         reader.policy.settle(reader.stats.tally.made)
 
-    def _batch(self, block: bytes, unit: Unit, first: int) -> tuple[pa.RecordBatch, int]:
-        lines, offsets = line_array(block)
-        n = len(offsets) - 1
-        rows = np.arange(first, first + n)
-        if self.whole and (found := self._whole(block, unit, rows)) is not None:
-            return self._finish(lines, *found, unit, rows), n
+    def _batch(self, block: bytes | memoryview, unit: Unit, first: int) -> tuple[pa.RecordBatch, int]:
+        if self.whole and (found := self._whole(block, unit, first)) is not None:
+            return found, found.num_rows
+        lines = line_array(block)
+        n = len(lines)
         try:
             decoded = self.decode(block)
         except (msgspec.MsgspecError, UnicodeError):
             decoded = []
         if len(decoded) != n:
-            return self._carefully(block, unit, first)
-        return self._finish(lines, *self._asked(decoded), unit, rows), n
+            return self._carefully(bytes(block), unit, first)
+        return self._asked(decoded, lines, unit, np.arange(first, first + n)), n
 
-    def _asked(self, decoded: list[Any]) -> tuple[list[Any], dict[str, pa.Array]]:
-        arrays = {name: column(values_of(decoded, f), name) for f, name in zip(self.fields, self.columns, strict=True)}
-        return values_of(decoded, self.text), arrays
+    def _asked(self, decoded: list[Any], lines: Any, unit: Unit, places: NDArray[np.int64]) -> pa.RecordBatch:
+        texts = values_of(decoded, self.text)
+        found = {name: column(values_of(decoded, field), name) for name, field in self.fields.items()}
+        return self._finish(texts, found, {NUMBER: numbers(places), LINE: lines}, unit)
 
-    def _whole(
-        self, block: bytes, unit: Unit, rows: NDArray[np.int64]
-    ) -> tuple[list[str | None], dict[str, pa.Array]] | None:
-        """Give texts and columns of whole rows; None where one is not as simple as the file's first block."""
-        reader, start = self.reader, max(unit.start, 0)
+    def _whole(self, block: bytes | memoryview, unit: Unit, first: int) -> pa.RecordBatch | None:
+        """Give the batch of whole rows; None where one is not as simple as the file's first block."""
+        n = count_lines(block)
+        start = max(unit.start, 0)
         prefix = unit.file if start == 0 else f"{unit.file}/@{start}"
-        given = {"prefix": prefix, "full": reader.data_folder.full(unit.file), "unit": str(start)}
         try:
             decoded = self._decoded_whole(block, unit.file)
-            if self.shape is None or len(decoded) != len(rows):
+            if self.shape is None or len(decoded) != n:
                 return None
-            found = self.shape.columns(decoded, rows, given, shown=reader.add_file_path)
+            found, whole = self.shape.columns(decoded, first, prefix)
         except (msgspec.MsgspecError, UnicodeError, AttributeError, OverflowError):
             return None
-        nothing = pa.nulls(len(rows))
-        return [row.f0 for row in decoded], {name: found.get(name, nothing) for name in [*self.columns, WHOLE]}
+        nothing = pa.nulls(n)
+        parts = {NUMBER: numbers(np.arange(first, first + n)), WHOLE: whole}
+        if self.lines:
+            parts[LINE] = line_array(block)
+        texts = [row.f0 for row in decoded]
+        if not all(texts) and not self.lines:
+            return None  # a row that is refused is shown as it stands in its line
+        return self._finish(texts, {name: found.get(name, nothing) for name in self.fields}, parts, unit)
 
-    def _decoded_whole(self, block: bytes, file: str) -> list[Any]:
+    def _decoded_whole(self, block: bytes | memoryview, file: str) -> list[Any]:
         """Decode by the shape that is known; where that fails, each file is looked at once."""
         looked_at = file == self.looked_at
         if self.shape is not None:
@@ -108,26 +126,30 @@ class BatchLines:
         return [] if self.shape is None else self.shape.decode(block)
 
     def _finish(
-        self, lines: Any, texts: list[Any], found: dict[str, pa.Array], unit: Unit, rows: NDArray[np.int64]
+        self, texts: list[Any], found: dict[str, pa.Array], parts: dict[str, pa.Array], unit: Unit
     ) -> pa.RecordBatch:
+        """Make the batch: the asked columns, and one of all that goes along with a row."""
         before = self.reader.stats.tally.made
         self.reader.stats.tally.made += len(texts)
-        start = pa.array([str(max(unit.start, 0))])
-        places = pa.DictionaryArray.from_arrays(numbers(np.zeros(len(texts), np.int32)), start)
-        columns = {LINE: rows_of(lines), UNIT: places, ROW: numbers(rows)} | found
-        batch = pa.RecordBatch.from_arrays([*columns.values()], [*columns], metadata={"file": unit.file})
+        if LENGTH in self.columns:
+            found[LENGTH] = lengths_of(texts)
+        columns = found | {ROWS: rows_of(pa.StructArray.from_arrays([*parts.values()], [*parts]))}
+        about = {"file": unit.file, "unit": str(max(unit.start, 0)), "full": self.reader.data_folder.full(unit.file)}
+        if self.reader.add_file_path:
+            about["shown"] = about["full"]
+        batch = pa.RecordBatch.from_arrays([*columns.values()], [*columns], metadata=about)
         if not all(texts):
-            self._textless([k for k, text in enumerate(texts) if not text], lines, unit, rows, before)
+            self._textless([k for k, text in enumerate(texts) if not text], parts, unit, before)
             batch = batch.filter(pa.array(list(map(bool, texts))))
         return batch
 
-    def _textless(self, which: list[int], lines: Any, unit: Unit, rows: NDArray[np.int64], before: int) -> None:
+    def _textless(self, which: list[int], parts: dict[str, pa.Array], unit: Unit, before: int) -> None:
         """Let the reader refuse each row without text, as it does where it makes documents."""
         start = max(unit.start, 0)
         prefix = unit.file if start == 0 else f"{unit.file}/@{start}"
         for k in which:
-            data = msgspec.json.decode(lines[k].as_py())
-            self.reader.document(data, prefix, int(rows[k]), row=int(rows[k]), seen=before + k + 1)
+            data, row = msgspec.json.decode(parts[LINE][k].as_py()), parts[NUMBER][k].as_py()
+            self.reader.document(data, prefix, row, row=row, seen=before + k + 1)
 
     def _carefully(self, block: bytes, unit: Unit, first: int) -> tuple[pa.RecordBatch, int]:
         """Read a block with blank, bad or repaired lines: what remains are good lines, written out anew."""
@@ -150,5 +172,5 @@ class BatchLines:
                 good.append((number, msgspec.json.encode(data) + b"\n"))
         fresh = b"".join(line for _, line in good)
         decoded = self.decode(fresh) if fresh else []
-        array = line_array(fresh)[0] if fresh else pa.array([], pa.large_binary())
-        return self._finish(array, *self._asked(decoded), unit, np.array([n for n, _ in good], np.int64)), lines
+        array = line_array(fresh) if fresh else pa.array([], pa.large_binary())
+        return self._asked(decoded, array, unit, np.array([n for n, _ in good], np.int64)), lines

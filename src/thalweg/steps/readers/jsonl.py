@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from thalweg.core.document import ROW, UNIT, Document
+from thalweg.core.document import Document
 from thalweg.core.errors import InputError
-from thalweg.steps.batches import LINE, bytes_of
+from thalweg.steps.batches import NUMBER, ROWS, lines_of
 from thalweg.steps.readers.base import BaseDiskReader
 from thalweg.steps.readers.json_lines import Repairs, rows_of_block
 from thalweg.steps.readers.lines import blocks_of_chunks, blocks_of_range
@@ -107,10 +107,11 @@ class JsonlReader(LineReader):
             return
         file = batch.schema.metadata[b"file"].decode()
         full, made, lengths = self.data_folder.full(file), self.stats.tally.made, [0] * 0
-        start = int(batch.column(UNIT)[0].as_py())  # a batch is of one unit
+        start = int(batch.schema.metadata[b"unit"])  # a batch is of one unit
         prefix = file if start == 0 else f"{file}/@{start}"
-        rows = batch.column(ROW).to_pylist()
-        data: list[Any] = msgspec.json.Decoder().decode_lines(bytes_of(batch.column(LINE)))
+        left = batch.column(ROWS)
+        rows = left.dictionary.field(NUMBER).take(left.indices).to_pylist()
+        data: list[Any] = msgspec.json.Decoder().decode_lines(b"".join(lines_of(left)))
         pairs = zip(rows, data, strict=True)
         quick = self.quick(pairs, prefix, full, str(start)) if self.plain else iter(data)
         for row, found in zip(rows, quick, strict=True):

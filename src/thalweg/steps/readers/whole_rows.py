@@ -13,13 +13,10 @@ import msgspec
 import pyarrow as pa
 
 from thalweg.core.document import ROW, SOURCE, UNIT
-from thalweg.steps.batches import numbers
+from thalweg.steps.batches import NUMBER, ROWS, WHOLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    import numpy as np
-    from numpy.typing import NDArray
 
 FILE_PATH = "file_path"
 _ARROW: dict[type, Any] = {str: pa.string(), float: pa.float64(), int: pa.int64(), bool: pa.bool_()}
@@ -48,16 +45,13 @@ class WholeRows:
         names = {f"f{k}": name for k, name in enumerate(types)}
         return msgspec.defstruct("Row", fields, rename=names, forbid_unknown_fields=True)
 
-    def columns(
-        self, rows: list[Any], places: NDArray[np.int64], given: Mapping[str, str], *, shown: bool
-    ) -> dict[str, pa.Array]:
-        """Make a column of each field, and "*": the document's id and metadata, provenance included.
+    def columns(self, rows: list[Any], first: int, prefix: str) -> tuple[dict[str, pa.Array], pa.StructArray]:
+        """Make a column of each field, and one of all of them: text, id, and the values of the metadata.
 
         Args:
             rows: as `decode` gives them.
-            places: number of each row in its unit, int64 (n,).
-            given: "prefix" of ids, "full" path of the file, "unit".
-            shown: put the path into the metadata as a reader does.
+            first: number of the first in its unit.
+            prefix: of the ids of rows without one.
 
         Raises:
             AttributeError: a row has no metadata.
@@ -65,18 +59,32 @@ class WholeRows:
         found = {name: list(map(attrgetter(path), rows)) for name, path in self.reach.items()}
         ids = found["id"]
         if None in ids:
-            ids = [f"{given['prefix']}/{k}" if v is None else v for k, v in zip(places.tolist(), ids, strict=True)]
+            ids = [f"{prefix}/{k}" if v is None else v for k, v in enumerate(ids, first)]
         arrays = {"text": pa.array(found["text"], pa.string()), "id": pa.array(ids, pa.string())}
         for name, kind in self.metadata.items():
             arrays[f"metadata.{name}"] = pa.array(found[f"metadata.{name}"], _ARROW[kind])
-        same = {SOURCE: given["full"], UNIT: given["unit"], ROW: None} | ({FILE_PATH: given["full"]} if shown else {})
-        added = [
-            numbers(places) if v is None else pa.repeat(pa.scalar(v, pa.string()), len(rows)) for v in same.values()
-        ]
-        metadata = pa.StructArray.from_arrays(
-            [*(arrays[f"metadata.{name}"] for name in self.metadata), *added], [*self.metadata, *same]
-        )
-        return arrays | {"*": pa.StructArray.from_arrays([arrays["id"], metadata], ["id", "metadata"])}
+        return arrays, pa.StructArray.from_arrays([*arrays.values()], ["text", "id", *self.metadata])
+
+
+def as_documents(batch: pa.RecordBatch) -> pa.RecordBatch | None:
+    """Give what a writer gets of the documents of the rows that are left; None where rows are not simple."""
+    rows = batch.column(ROWS)
+    kinds = [f.name for f in rows.dictionary.type]
+    if WHOLE not in kinds:
+        return None
+    left = rows.dictionary.take(rows.indices).flatten()
+    parts = dict(zip(kinds, left, strict=True))
+    text, name, *own = parts[WHOLE].flatten()
+    about, n = batch.schema.metadata, len(text)
+    added = {SOURCE: b"full", UNIT: b"unit", ROW: None, FILE_PATH: b"shown"}
+    metadata = dict(zip([f.name for f in parts[WHOLE].type][2:], own, strict=True))
+    for field, key in added.items():
+        if key is None:
+            metadata[field] = parts[NUMBER]
+        elif key in about:
+            metadata[field] = pa.repeat(pa.scalar(about[key].decode(), pa.string()), n)
+    struct = pa.StructArray.from_arrays([*metadata.values()], [*metadata])
+    return pa.RecordBatch.from_arrays([text, name, struct], ["text", "id", "metadata"])
 
 
 def whole_rows(rows: list[Any], text_key: str, id_key: str) -> WholeRows | None:

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from thalweg.core.errors import ConfigError, nearest
-from thalweg.steps.batches import LINE, bytes_of
+from thalweg.steps.batches import LINE, ROWS, lines_of
 from thalweg.steps.readers.json_lines import repair
 from thalweg.steps.readers.lines import NEWLINE
 from thalweg.steps.writers.base import DiskWriter
@@ -94,6 +94,8 @@ class JsonlWriter(DiskWriter):
             self.stat_update("repaired_surrogate")
             return _encoder.encode(repair(row)) + b"\n"
 
+    columns = (LINE,)
+
     def run_batches(self, data: Iterator[Any], rank: int, world_size: int) -> Iterator[Any]:
         """Write the original lines of the rows that are left, byte for byte."""
         del world_size
@@ -101,9 +103,9 @@ class JsonlWriter(DiskWriter):
             for batch in data:
                 name = self.file_of_rank(rank)
                 file = self._current(name)
-                lines = bytes_of(batch.column(LINE))
-                file.write(lines)
-                if len(lines) and lines[-1] != NEWLINE:  # the end of a file that ends without one
+                lines = lines_of(batch.column(ROWS))
+                file.writelines(lines)
+                if lines and lines[-1][-1] != NEWLINE:  # the end of a file that ends without one
                     file.write(b"\n")
                 if self.max_file_size > 0 and self.written(file) >= self.max_file_size:
                     self._rotate(name)
@@ -135,6 +137,13 @@ class Compressed:
     def write(self, data: bytes) -> None:
         """Compress and write."""
         self._file.write(data if self._packer is None else self._packer.compress(data))
+
+    def writelines(self, parts: list[memoryview]) -> None:
+        """Compress and write several pieces."""
+        if self._packer is None:
+            self._file.writelines(parts)
+        else:
+            self.write(b"".join(parts))
 
     def tell(self) -> int:
         """Count the compressed bytes so far."""

@@ -75,17 +75,20 @@ class ParquetWriter(DiskWriter):
 
     # a chain that gives record batches sets it: batch -> its documents, for rows that are not simple
     documents_of: Any = None
-    columns = ("text", WHOLE)
+    columns = (WHOLE,)
 
     def run_batches(self, data: Iterator[Any], rank: int, world_size: int) -> Iterator[Any]:
         """Write the rows that are left as columns where they are simple, as documents where not."""
         del world_size
         name = self.file_of_rank(rank)
+        from thalweg.steps.readers.whole_rows import as_documents  # noqa: PLC0415  (Arrow loads when it is used)
+
         with self:
             for batch in data:
                 file = self._current(name)
-                if WHOLE in batch.schema.names:
-                    self._gather(file, batch)
+                whole = as_documents(batch)
+                if whole is not None:
+                    self._gather(file, whole)
                     self.stat_update("rows_in_columns", value=batch.num_rows, unit="batch")
                 else:
                     self._write_columns(file)
@@ -96,12 +99,8 @@ class ParquetWriter(DiskWriter):
                     self._rotate(name)
                 yield batch
 
-    def _gather(self, file: _Open, batch: Any) -> None:
+    def _gather(self, file: _Open, fresh: Any) -> None:
         """Keep columns until they are a batch; of a kind that the file has not, they are rows like others."""
-        import pyarrow as pa  # noqa: PLC0415
-
-        ids, metadata = batch.column(WHOLE).flatten()
-        fresh = pa.RecordBatch.from_arrays([batch.column("text"), ids, metadata], ["text", "id", "metadata"])
         known = file.schema or (file.batches[0].schema if file.batches else self.schema)
         if file.rows or (known is not None and fresh.schema != known):
             self._write_columns(file)
