@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
+from transformers.utils.chat_template_utils import _compile_jinja_template
 
 from thalweg.core.errors import ConfigError
 from thalweg.encode import ChatEncoder, EncodeError
+from thalweg.encode.template import Template, TemplateRefusal, unmark
 
 trl = pytest.importorskip("trl")
 FOLDER = Path(trl.__file__).parent / "chat_templates"
@@ -132,6 +134,30 @@ def test_a_marked_template_gives_the_ids_and_masks_of_transformers(pieces, name)
         assert mask_of(encoded).tolist() == theirs["assistant_masks"], shape
         compared += 1
     assert compared >= 8
+
+
+# B13
+@pytest.mark.parametrize("name", sorted(p.name for p in FOLDER.glob("*.jinja")))
+def test_every_template_writes_what_it_writes_in_transformers(name):
+    theirs_of = _compile_jinja_template(read(name))
+    known = {"bos_token": "<bos_>", "eos_token": "<eos_>", "pad_token": "<pad_>", "enable_thinking": True}
+    ours, written = Template(read(name), known), 0
+    for shape, messages in SHAPES.items():
+        for said in (messages, typed(messages)):
+            for tools, prompt in (([TOOL], False), (None, True)):
+                more = {"tools": tools, "add_generation_prompt": prompt}
+                try:
+                    theirs = theirs_of.render(messages=said, documents=None, **more, **known)
+                except Exception as error:
+                    theirs = error
+                if isinstance(theirs, str):
+                    assert unmark(ours.render(said, tools, prompt=prompt))[0] == theirs, shape
+                    written += 1
+                else:
+                    with pytest.raises(TemplateRefusal) as refused:
+                        ours.render(said, tools, prompt=prompt)
+                    assert str(refused.value) == str(theirs)
+    assert written >= 8
 
 
 # K13 K15

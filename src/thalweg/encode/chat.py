@@ -7,7 +7,7 @@ conversation without a trained token passes. Knows no file and no batch.
 import logging
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -28,7 +28,7 @@ from thalweg.encode.media.families import Limits
 from thalweg.encode.media.models import media_of
 from thalweg.encode.media.placing import Placer
 from thalweg.encode.media.references import Folder
-from thalweg.encode.spans import Spans, by_bytes, by_offsets, by_prefix, labels_of, tidy
+from thalweg.encode.spans import Found, Spans, by_bytes, by_offsets, by_prefix, labels_of, tidy
 from thalweg.encode.template import unmark
 from thalweg.encode.tokens import Vocabulary, real, shared_tokenizer, tokenizer_digest
 
@@ -203,12 +203,13 @@ class ChatEncoder:
     def encode_batch(self, records: Sequence[Mapping[str, Any]]) -> "list[Encoded | EncodeError]":
         """Encode records together: each gives its tokens or the reason why it has none."""
         drawn: list[Drawn | EncodeError] = []
-        kept: list[Conversation | None] = []
+        kept: list[Conversation | None] = []  # where it is needed again: many thousands of small objects otherwise
         for record in records:
             try:
                 conversation = read(record, self._layout(record))
                 drawn.append(self._draw(conversation))
-                kept.append(conversation)
+                again = self.max_length is not None or conversation.rejected is not None
+                kept.append(conversation if again else None)
             except EncodeError as error:
                 drawn.append(error.named(record_id(record)))
                 kept.append(None)
@@ -262,24 +263,42 @@ class ChatEncoder:
         if not drawn:
             return []
         plain = [d for d in drawn if d.pieces is None]
-        out: dict[int, Encoded | EncodeError] = {}
         try:
             ids, offsets = self._backend.encode([d.text for d in plain], special=True)
         except (UnicodeEncodeError, TypeError):
             if len(drawn) > 1:
                 return [self._tokens([d])[0] for d in drawn]
             return [EncodeError("the text holds a lone surrogate", reason="not valid Unicode")]
-        widths = self.vocabulary.widths
-        spans: Sequence[Spans | None] = [None] * len(plain)
-        if widths is not None and plain:
-            spans = by_bytes((ids, offsets), [d.text for d in plain], [d.spans for d in plain], widths)
+        found = (
+            None
+            if self.vocabulary.widths is None
+            else by_bytes((ids, offsets), [d.text for d in plain], [d.spans for d in plain], self.vocabulary.widths)
+        )
+        done = iter(self._regular(ids, offsets, found, plain))
+        return [self._pieced(d, d.pieces) if d.pieces is not None else next(done) for d in drawn]
+
+    def _regular(
+        self, ids: NDArray[np.int32], offsets: NDArray[np.int64], found: Found | None, drawn: list[Drawn]
+    ) -> "Iterator[Encoded | EncodeError]":
+        """Give the tokens of each rendering: as slices where nothing is to be done, which is nearly always."""
         bounds = offsets.tolist()
-        for d, found, a, b in zip(plain, spans, bounds, bounds[1:], strict=False):
-            out[id(d)] = self._finish(d, ids[a:b], found)
-        for d in drawn:
-            if d.pieces is not None:
-                out[id(d)] = self._pieced(d, d.pieces)
-        return [out[id(d)] for d in drawn]
+        if found is None:
+            for d, (a, b) in zip(drawn, pairwise(bounds), strict=True):
+                yield self._finish(d, ids[a:b], None)
+            return
+        v, lengths = self.vocabulary, np.diff(offsets)
+        heads = np.full(len(drawn), -1, np.int64)
+        heads[lengths > 0] = ids[offsets[:-1][lengths > 0]]
+        begun = np.zeros(len(drawn), np.int64) if v.bos_id is None else (heads == v.bos_id).astype(np.int64)
+        told = found.regular(begun, lengths)
+        if v.prefix:
+            told &= heads == v.prefix[0]
+        table = found.pairs.astype(np.int32)
+        for i, (d, a, b, usual) in enumerate(zip(drawn, bounds, bounds[1:], told.tolist(), strict=False)):
+            if usual and not d.media and d.weights.count(1.0) == len(d.weights):
+                yield Encoded(ids[a:b], table[found.bounds[i] : found.bounds[i + 1]])
+            else:
+                yield self._finish(d, ids[a:b], found.of(i))
 
     def _finish(self, drawn: Drawn, ids: NDArray[np.int32], spans: Spans | None) -> "Encoded | EncodeError":
         try:
@@ -314,7 +333,7 @@ class ChatEncoder:
             )
         ids = self._cut_ids(pieces)
         one = (ids, np.array([0, len(ids)]))
-        return self._finish(drawn, ids, by_bytes(one, [drawn.text], [drawn.spans], widths)[0])
+        return self._finish(drawn, ids, by_bytes(one, [drawn.text], [drawn.spans], widths).of(0))
 
     def _cut_ids(self, pieces: list[tuple[str, int | None]]) -> NDArray[np.int32]:
         flat, offsets = self._backend.encode([text for text, token in pieces if token is None], special=False)

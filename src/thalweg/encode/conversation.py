@@ -4,6 +4,7 @@ Decides what a message may hold: role, content (text or typed parts), thought, t
 that chat templates read. Knows no template and no column names.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -27,9 +28,9 @@ class Message:
     role: str
     content: str | list[Part] = ""
     thought: str | None = None
-    tool_calls: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    tool_calls: Sequence[dict[str, Any]] = ()
     weight: float | None = None
-    more: dict[str, Any] = field(default_factory=dict[str, Any])
+    more: Mapping[str, Any] | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -55,11 +56,11 @@ class Message:
             content = self.text()
         elif isinstance(content, str) and parts:
             content = [{"type": "text", "text": content}]
-        written: dict[str, Any] = {"role": self.role, "content": content, **self.more}
+        written: dict[str, Any] = {"role": self.role, "content": content, **(self.more or {})}
         if self.thought is not None:
             written["reasoning_content"] = written["thinking"] = self.thought
         if self.tool_calls:
-            written["tool_calls"] = self.tool_calls
+            written["tool_calls"] = list(self.tool_calls)
         return written
 
 

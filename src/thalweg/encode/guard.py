@@ -30,8 +30,11 @@ class Guard:
     def is_dangerous(self, value: Any) -> bool:
         """Say whether any string in a value holds a special token or one of our own noncharacters."""
         for text in (value,) if isinstance(value, str) else _strings(value):
-            if any(hint in text for hint in self.hints) and self.pattern.search(text):
-                return True
+            for hint in self.hints:
+                if hint in text:
+                    if self.pattern.search(text):
+                        return True
+                    break
             if not text.isascii() and RESERVED.search(text):
                 raise EncodeError(
                     "the text holds U+FDD0, U+FDD1 or U+FDD2, which are no characters",

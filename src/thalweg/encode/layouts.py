@@ -106,6 +106,8 @@ def read(record: Mapping[str, Any], layout: Layout) -> Conversation:
     Raises:
         EncodeError: a shape that no rule accepts.
     """
+    if layout.kind == "messages" and len(layout.columns) == 1:  # turns and nothing beside them
+        return Conversation(*_placed(read_messages(layout.get(record, "messages"), layout.tags), {}))
     media = {k: _media(layout.get(record, column)) for k, column in MEDIA.items() if column in layout.columns}
     rejected: list[Message] | None = None
     if layout.kind == "messages":
@@ -123,13 +125,20 @@ def read(record: Mapping[str, Any], layout: Layout) -> Conversation:
         head = Message("system", _text(system, "system"))
         messages = [head, *messages]
         rejected = [head, *rejected] if rejected is not None else None
+    messages, tools, in_text = _placed(messages, media, layout.get(record, "tools"))
+    if rejected is not None:
+        rejected = _placed(rejected, media)[0]
+    return Conversation(messages, tools, in_text, rejected)
+
+
+def _placed(
+    messages: list[Message], media: Mapping[str, list[Any]], tools: Any = None
+) -> tuple[list[Message], list[Any] | None, dict[str, list[Any]]]:
+    """Put media in their places, and read tools."""
     if not messages:
         raise EncodeError("the conversation has no messages", reason="no messages")
-    placed = {kind: list(refs) for kind, refs in media.items() if refs}
-    messages, in_text = place_media(messages, placed)
-    if rejected is not None:
-        rejected, _ = place_media(rejected, {kind: list(refs) for kind, refs in media.items() if refs})
-    return Conversation(messages, read_tools(layout.get(record, "tools")), in_text, rejected)
+    messages, in_text = place_media(messages, {kind: list(refs) for kind, refs in media.items() if refs})
+    return messages, None if tools is None else read_tools(tools), in_text
 
 
 def read_tools(value: Any) -> list[Any] | None:

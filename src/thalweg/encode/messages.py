@@ -7,7 +7,7 @@ Knows no column names outside a message.
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from thalweg.core.errors import ConfigError, nearest
@@ -50,12 +50,12 @@ class Tags:
     Args:
         role: keys that may hold the role.
         content: keys that may hold the content.
-        roles: name of a role in the records -> our role.
+        roles: name of a role in the records -> ours.
     """
 
     role: tuple[str, ...] = ("role", "from")
     content: tuple[str, ...] = ("content", "value")
-    roles: tuple[tuple[str, str], ...] = tuple(_ROLES.items())
+    roles: Mapping[str, str] = field(default_factory=_ROLES.copy)
 
     @classmethod
     def of(cls, given: Mapping[str, str | None]) -> "Tags":
@@ -74,7 +74,7 @@ class Tags:
                 roles = {theirs: r for theirs, r in roles.items() if r != ours}
                 if (theirs := given[tag]) is not None:
                     roles[theirs] = ours
-        return cls((role,) if role else cls().role, (content,) if content else cls().content, tuple(roles.items()))
+        return cls((role,) if role else cls().role, (content,) if content else cls().content, roles)
 
     @staticmethod
     def names() -> tuple[str, ...]:
@@ -102,8 +102,7 @@ def read_messages(value: Any, tags: Tags = TAGS) -> list[Message]:
         return []
     if not isinstance(value, (list, tuple)) and not hasattr(value, "__iter__"):
         raise EncodeError(f"messages are a list, not {type(value).__name__}", reason="messages are no list")
-    known = dict(tags.roles)
-    return [_message(item, i, tags, known) for i, item in enumerate(value)]
+    return [_message(item, i, tags) for i, item in enumerate(value)]
 
 
 def _rows(value: Mapping[str, Any], tags: Tags) -> list[Any]:
@@ -114,15 +113,21 @@ def _rows(value: Mapping[str, Any], tags: Tags) -> list[Any]:
     return [{k: v[i] for k, v in value.items() if isinstance(v, list) and i < len(v)} for i in range(len(value[key]))]
 
 
-def _message(item: Any, i: int, tags: Tags, known: Mapping[str, str]) -> Message:
+def _message(item: Any, i: int, tags: Tags) -> Message:
+    known = tags.roles
+    if type(item) is dict and len(item) == 2:  # most messages of the world: a role, a text, nothing else
+        for role_key, content_key in zip(tags.role, tags.content, strict=False):
+            if (
+                content_key in item
+                and type(text := item[content_key]) is str
+                and type(said := item.get(role_key)) is str
+                and (plain := known.get(said))
+                and plain != _CALL
+            ):
+                return Message(plain, text)
     if not isinstance(item, Mapping):
         raise EncodeError(f"message {i} is {type(item).__name__}, not an object", reason="message is no object")
     record = cast("Mapping[str, Any]", item)
-    if len(record) == 2:  # most messages of the world: a role, a text, nothing else
-        for role_key, content_key in zip(tags.role, tags.content, strict=False):
-            text = record.get(content_key)
-            if type(text) is str and (plain := known.get(record.get(role_key, ""))) and plain != _CALL:
-                return Message(plain, text)
     name = next((record[k] for k in tags.role if record.get(k) is not None), None)
     if name is None:
         raise EncodeError(f"message {i} has no role", reason="no role", fix=f"expected under {' or '.join(tags.role)}")
@@ -137,7 +142,7 @@ def _message(item: Any, i: int, tags: Tags, known: Mapping[str, str]) -> Message
         message.tool_calls = _calls(value, i)
     else:
         _fill(message, value, i)
-    message.tool_calls += [_call(c, i) for c in record.get("tool_calls") or []]
+    message.tool_calls = [*message.tool_calls, *(_call(c, i) for c in record.get("tool_calls") or [])]
     thought = next((record[k] for k in ("reasoning_content", "thinking", "reasoning") if record.get(k)), None)
     message.thought = str(thought) if thought is not None else message.thought
     weight = next((record[k] for k in ("loss_weight", "weight", "train") if record.get(k) is not None), None)
@@ -188,7 +193,7 @@ def _part(message: Message, part: Mapping[str, Any], parts: list[Part], i: int) 
     elif kind in {"reasoning", "thinking"}:
         message.thought = (message.thought or "") + str(value or "")
     elif kind in {"tool_call", "tool_calls"}:
-        message.tool_calls += _calls(value, i)
+        message.tool_calls = [*message.tool_calls, *_calls(value, i)]
     elif media in MEDIA:
         parts.append({"type": media, media: value})
     else:

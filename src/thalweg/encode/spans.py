@@ -6,7 +6,8 @@ text cut at the border has the same tokens. Knows no roles.
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,7 +20,41 @@ from thalweg.encode.errors import EncodeError
 Spans: TypeAlias = list[tuple[int, int]]
 
 
-def by_bytes(flat: Flat, texts: Sequence[str], spans: Sequence[Spans], widths: NDArray[np.int32]) -> list[Spans | None]:
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Token spans of many texts.
+
+    Args:
+        pairs: int64 (s, 2), half-open, counted from the start of each text; those of a text that is not `exact` say
+            nothing.
+        rows: int64 (s,), the text of each pair.
+        bounds: the pairs of text i are bounds[i] to bounds[i + 1].
+        exact: bool (n,), False for a text whose tokens do not have as many bytes as the text (its characters were
+            composed, for one).
+    """
+
+    pairs: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    bounds: list[int]
+    exact: NDArray[np.bool_]
+
+    def of(self, text: int) -> Spans | None:
+        """Give the spans of one text; None where bytes do not tell them."""
+        if not self.exact[text]:
+            return None
+        return [(a, b) for a, b in self.pairs[self.bounds[text] : self.bounds[text + 1]].tolist()]
+
+    def regular(self, first: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Say of each text whether it has spans, none empty, in order, apart, and within [first, length). bool (n,)."""
+        a, b = self.pairs.T
+        good = (first[self.rows] <= a) & (a < b) & (b <= lengths[self.rows])
+        good[1:] &= (b[:-1] < a[1:]) | (self.rows[:-1] != self.rows[1:])
+        told = self.exact & (np.diff(self.bounds) > 0)
+        told[self.rows[~good]] = False
+        return told
+
+
+def by_bytes(flat: Flat, texts: Sequence[str], spans: Sequence[Spans], widths: NDArray[np.int32]) -> Found:
     """Find token spans of many texts by counting bytes.
 
     Args:
@@ -27,53 +62,33 @@ def by_bytes(flat: Flat, texts: Sequence[str], spans: Sequence[Spans], widths: N
         texts: the texts.
         spans: half-open character spans of each text.
         widths: bytes that each token stands for.
-
-    Returns:
-        Half-open token spans of each text, one for each character span; None for a text whose tokens do not have as
-        many bytes as the text (its characters were composed, for one).
     """
     ids, offsets = flat
     ends = np.cumsum(widths[ids], dtype=np.int64)
+    totals = np.zeros(len(offsets), np.int64)  # bytes of the tokens before each text
+    totals[offsets > 0] = ends[offsets[offsets > 0] - 1]
     borders: list[int] = []
     sizes: list[int] = []
     for text, wanted in zip(texts, spans, strict=True):
-        base = sum(sizes[-1:])
         if text.isascii():
-            borders.extend(base + p for span in wanted for p in span)
-            sizes.append(base + len(text))
+            for span in wanted:
+                borders += span
+            sizes.append(len(text))
             continue
         at = done = 0
         for p in (p for span in wanted for p in span):
             done += len(text[at:p].encode()) if p >= at else -len(text[p:at].encode())
             at = p
-            borders.append(base + done)
-        sizes.append(base + done + len(text[at:].encode()))
-    totals = np.concatenate([[0], ends])[offsets]
-    exact = np.diff(totals) == np.diff(np.array([0, *sizes]))
-    if not exact.all():  # positions are counted from the tokens' own bytes, so later rows stand elsewhere
-        return _row_by_row(flat, texts, spans, widths, exact)
+            borders.append(done)
+        sizes.append(done + len(text[at:].encode()))
+    bounds = [0, *accumulate(map(len, spans))]
+    rows = np.repeat(np.arange(len(texts)), np.diff(bounds))
     pairs = np.array(borders, np.int64).reshape(-1, 2)
-    first = np.searchsorted(ends, pairs[:, 0], side="right")
-    last = np.searchsorted(ends, pairs[:, 1], side="left") + 1
-    rows = np.repeat(np.arange(len(texts)), [len(s) for s in spans])
-    found = np.stack([first, np.where(pairs[:, 1] > pairs[:, 0], last, first)], 1) - offsets[rows, None]
-    cut = np.cumsum([0, *map(len, spans)]).tolist()
-    listed = [tuple(p) for p in found.tolist()]
-    return [listed[a:b] for a, b in pairwise(cut)]
-
-
-def _row_by_row(
-    flat: Flat, texts: Sequence[str], spans: Sequence[Spans], widths: NDArray[np.int32], exact: NDArray[np.bool_]
-) -> list[Spans | None]:
-    ids, offsets = flat
-    if len(texts) == 1:
-        return [None]
-    out: list[Spans | None] = []
-    for i, text in enumerate(texts):
-        row = ids[offsets[i] : offsets[i + 1]]
-        one = (row, np.array([0, len(row)]))
-        out.append(by_bytes(one, [text], [spans[i]], widths)[0] if exact[i] else None)
-    return out
+    starts, stops = (pairs + totals[rows, None]).T
+    first = np.searchsorted(ends, starts, side="right")
+    last = np.searchsorted(ends, stops, side="left") + 1
+    found = np.stack([first, np.where(stops > starts, last, first)], 1) - offsets[rows, None]
+    return Found(found, rows, bounds, np.diff(totals) == np.array(sizes, np.int64))
 
 
 def by_offsets(places: NDArray[np.int64], spans: Spans) -> Spans:

@@ -4,14 +4,12 @@ Decides how a template runs (sandboxed, as transformers runs it) and how its mar
 as characters that no valid text holds. Knows no tokenizer.
 """
 
-import json
 import re
 from datetime import UTC, datetime
-from functools import cache
 from typing import Any
 
-from thalweg.core.errors import ConfigError
 from thalweg.core.extras import need
+from thalweg.encode.sandbox import compiled
 
 # Noncharacters of Unicode: never assigned, not for interchange. Text that holds one is refused, not rewritten.
 OPEN, CLOSE, CUT = "\ufdd0", "\ufdd1", "\ufdd2"
@@ -60,20 +58,9 @@ class Template:
     def compiled(self) -> Any:
         """Give the compiled template."""
         if self._compiled is None:
-            jinja2 = need("jinja2", why="a chat template")
-            environment = _environment_class()(
-                trim_blocks=True, lstrip_blocks=True, extensions=[_generation_class(), "jinja2.ext.loopcontrols"]
-            )
-            environment.filters["tojson"] = _tojson
-            environment.globals["raise_exception"] = _raise
-            environment.globals["strftime_now"] = self.today.strftime
-            try:
-                self._compiled = environment.from_string(self.source)
-            except jinja2.TemplateSyntaxError as error:
-                raise ConfigError(
-                    f"the chat template does not compile: {error.message}", where=f"chat template, line {error.lineno}"
-                ) from error
-            self._says = jinja2.TemplateError
+            given = {"strftime_now": self.today.strftime}
+            self._compiled = compiled(self.source, given, OPEN, CLOSE)
+            self._says = need("jinja2", why="a chat template").TemplateError
             self._known = {**self._compiled.globals, "documents": None, **self.variables}
         return self._compiled
 
@@ -113,64 +100,3 @@ def unmark(text: str) -> tuple[str, list[tuple[int, int]]]:
         at = stop + len(rest)
         out += (inside, rest)
     return "".join(out), spans
-
-
-def _tojson(
-    x: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
-) -> str:
-    return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _raise(message: str) -> None:
-    raise need("jinja2", why="a chat template").exceptions.TemplateError(message)
-
-
-@cache
-def _environment_class() -> Any:
-    """Templates come from strangers: no attribute that is not data, nothing changed in place.
-
-    Messages are plain dicts and loops are jinja's own, so their entries are given without the sandbox's search
-    (a third of the time of a rendering); what it would find is the same.
-    """
-    sandbox = need("jinja2.sandbox", why="a chat template").ImmutableSandboxedEnvironment
-    loop = need("jinja2.runtime", why="a chat template").LoopContext
-    methods = frozenset(dir(dict))
-
-    class Environment(sandbox):  # type: ignore[misc, valid-type]
-        """The sandbox, with a short way to entries of dicts."""
-
-        def getattr(self, obj: Any, attribute: str) -> Any:
-            kind = type(obj)
-            if kind is dict and attribute not in methods:
-                if attribute in obj:
-                    return obj[attribute]
-                return self.undefined(obj=obj, name=attribute)
-            if kind is loop and not attribute.startswith("_"):
-                return getattr(obj, attribute)
-            return super().getattr(obj, attribute)
-
-    return Environment
-
-
-@cache
-def _generation_class() -> Any:
-    jinja2 = need("jinja2", why="a chat template")
-    extension = need("jinja2.ext", why="a chat template").Extension
-
-    class Generation(extension):  # type: ignore[misc, valid-type]
-        """Writes one character before and one after the block; names set inside stay inside."""
-
-        tags = frozenset({"generation"})
-
-        def parse(self, parser: Any) -> Any:
-            line = next(parser.stream).lineno
-            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            write = jinja2.nodes.Output
-            data = jinja2.nodes.TemplateData
-            return [
-                write([data(OPEN)], lineno=line),
-                jinja2.nodes.Scope(body, lineno=line),
-                write([data(CLOSE)], lineno=line),
-            ]
-
-    return Generation

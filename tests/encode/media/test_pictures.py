@@ -2,14 +2,16 @@ import io
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from thalweg.encode import EncodeError
 from thalweg.encode.media import pictures
-from thalweg.encode.media.families import Media, smart_resize
-from thalweg.encode.media.pictures import fit_area, picture, picture_size, pixels
+from thalweg.encode.media.areas import fit_area, smart_resize
+from thalweg.encode.media.families import Limits, Media
+from thalweg.encode.media.pictures import picture, picture_size, pixels
 from thalweg.encode.media.references import Folder
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
@@ -116,6 +118,35 @@ def test_an_area_is_kept_with_the_aspect(width, height, most):
         assert w * h <= most
         assert abs(w / h - width / height) <= (w + h) / h / h + 1e-9
     assert fit_area(width, height, None, 0) == (width, height)
+
+
+# B5 B6
+@settings(deadline=None)
+@given(width=st.integers(1, 3000), height=st.integers(1, 3000), most=st.integers(28 * 28, 10**6))
+def test_the_area_that_the_user_allows_holds_after_the_models_rounding(width, height, most):
+    if max(width, height) > 200 * min(width, height):
+        return
+    media = Media(Qwen2VLImageProcessorPil(min_pixels=28 * 28, max_pixels=10**7), limits=Limits(image_max_pixels=most))
+    _, rows, columns = media._grid(1, *media._picture_size(width, height)).grid
+    assert rows * columns * 14 * 14 <= most or min(rows, columns) == 2  # a side is never less than a merged patch
+    rounded = media._resized(*fit_area(width, height, most))
+    held = rounded if rounded[0] * rounded[1] <= most else smart_resize(height, width, 28, 1, most)
+    assert (rows * 14, columns * 14) == held
+
+
+# B5
+def test_pixels_are_counted_alike_where_an_area_would_be_left_by_rounding(media_files):
+    sees = Qwen2VLImageProcessorPil(min_pixels=28 * 28, max_pixels=10**7)
+    for most in (784, 5000, 15_000, 30_000, 60_000):
+        media = Media(sees, folder=Folder(str(media_files)), limits=Limits(image_max_pixels=most))
+        measured = media.measure("image", "wide.jpg")
+        made = media.features("image", ["wide.jpg"])
+        assert made["image_grid_thw"].tolist() == [list(measured.grid)]
+        assert measured.tokens * 784 <= most
+    # a processor whose own least is more than that keeps it
+    large = Media(Qwen2VLImageProcessorPil(min_pixels=56 * 56, max_pixels=10**7), limits=Limits(image_max_pixels=784))
+    black = np.zeros((200, 200, 3), np.uint8)
+    assert large.measure("image", black).tokens == 4 == large.features("image", [black])["image_grid_thw"].prod() // 4
 
 
 def test_what_is_no_picture_is_refused_by_its_name(tmp_path, monkeypatch):

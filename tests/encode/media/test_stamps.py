@@ -2,7 +2,10 @@
 
 import ast
 import inspect
+import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -150,6 +153,44 @@ def test_a_limit_takes_timed_clips_whole(qwen, sees):
             assert (result.ids == place).sum() == sum(g.prod() // 4 for g in result.more["video_grid_thw"])
             kept.add(len(result.more["video_grid_thw"]))
     assert kept == {2}
+
+
+# whole frames; frames made smaller; the bound of each frame; more frames than a whole number of steps
+CLIPS = {
+    "whole": {"size": {"shortest_edge": 4096, "longest_edge": 10**6}, "fps": 2},
+    "smaller": {"size": {"shortest_edge": 4096, "longest_edge": 30_000}, "fps": 4},
+    "capped": {"size": {"shortest_edge": 2048, "longest_edge": 10**6}, "fps": 2, "cap_pixels_per_frame": True,
+               "max_video_tokens": 2},
+    "odd": {"size": {"shortest_edge": 4096, "longest_edge": 10**6}, "fps": 1.0, "min_frames": 3, "max_frames": 3},
+}  # fmt: skip
+
+
+# B7 B9 B10 C47
+@pytest.mark.slow
+def test_pixels_frames_and_grids_of_a_clip_are_those_of_the_models_video_processor(sees, media_files, tmp_path):
+    script, into = Path(__file__).with_name("their_clips.py"), tmp_path / "theirs.npz"
+    command = [sys.executable, script, json.dumps(CLIPS), media_files / "clip.mp4", into]
+    subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
+    theirs = np.load(into)
+    for name, told in CLIPS.items():
+        sees.image_processor.save_pretrained(tmp_path / name)
+        (tmp_path / name / "config.json").write_text('{"model_type": "qwen3_vl"}')
+        (tmp_path / name / "video_preprocessor_config.json").write_text(json.dumps(told))
+        media = Media.of(str(tmp_path / name), folder=sees.folder)
+        clip, places, _ = media._chosen("clip.mp4")
+        assert places.tolist() == theirs[f"{name}_frames"].tolist(), name
+        ours = media.features("video", ["clip.mp4"])
+        assert (
+            ours["video_grid_thw"].tolist()
+            == theirs[f"{name}_grid"].tolist()
+            == [list(media.measure("video", "clip.mp4").grid)]
+        )
+        apart = np.abs(ours["pixel_values_videos"] - theirs[f"{name}_pixels"]) * 127.5  # in steps of a grey level
+        resized = ours["video_grid_thw"][0, 1:].tolist() != [clip.height // 16, clip.width // 16]
+        assert resized == (name in {"smaller", "capped"})
+        # frames that keep their size are equal to the last bits; Pillow and torch round a resize their own ways
+        assert apart.max() < (1.01 if resized else 1e-3), name
+        assert apart.mean() < 0.1, name
 
 
 # B9

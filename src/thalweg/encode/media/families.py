@@ -19,7 +19,9 @@ from thalweg.core.errors import ConfigError
 from thalweg.core.extras import need
 from thalweg.core.state import digest
 from thalweg.encode.errors import EncodeError
-from thalweg.encode.media.pictures import fit_area, picture, picture_size
+from thalweg.encode.media.areas import fit_area, smart_resize
+from thalweg.encode.media.folders import told, told_of_clips
+from thalweg.encode.media.pictures import picture, picture_size
 from thalweg.encode.media.references import Folder
 from thalweg.encode.media.sounds import samples, sound_length
 from thalweg.encode.media.stamps import Stamps, times
@@ -154,26 +156,28 @@ class Media:
         """Find the media parts of a model: a processor, or its directory; None where it has none.
 
         Args:
-            model: an object with `image_processor` or `feature_extractor`, or a path with preprocessor_config.json.
+            model: an object with `image_processor` or `feature_extractor`, or a path with preprocessor_config.json or
+                processor_config.json.
             settings: as the constructor's.
         """
         if isinstance(model, (str, Path)):
-            told = {"model": str(model), **settings}
+            given = {"model": str(model), **settings}
             made = cls._of_folder(Path(model), settings)
             if made is not None:
-                made._arguments = told  # noqa: SLF001 - so that a file can name it
+                made._arguments = given  # noqa: SLF001 - so that a file can name it
             return made
         parts = [getattr(model, name, None) for name in ("image_processor", "feature_extractor")]
         if type(model).__name__ == "Qwen3VLProcessor":
-            settings.setdefault("stamps", _stamps(None, need("transformers", why="the processor of a model")))
+            clips: Any = getattr(model, "video_processor", None)
+            rule = {} if clips is None else clips.to_dict()
+            settings.setdefault("stamps", Stamps.of(rule, need("transformers", why="the processor of a model")))
         return cls(*parts, **settings) if any(p is not None for p in parts) else None
 
     @classmethod
     def _of_folder(cls, folder: Path, settings: dict[str, Any]) -> "Media | None":
-        written = folder / "preprocessor_config.json"
-        if not written.is_file():
+        config = told(folder)
+        if not config:
             return None
-        config: dict[str, Any] = json.loads(written.read_text(encoding="utf-8"))
         transformers = need("transformers", why="the processor of a model")
         images = sounds = None
         if "image_processor_type" in config or "patch_size" in config:
@@ -181,18 +185,17 @@ class Media:
         if "feature_extractor_type" in config or "feature_size" in config:
             sounds = transformers.WhisperFeatureExtractor.from_pretrained(str(folder))
         model = folder / "config.json"
-        told: dict[str, Any] = json.loads(model.read_text(encoding="utf-8")) if model.is_file() else {}
-        thinker = told.get("thinker_config", told)
+        known: dict[str, Any] = json.loads(model.read_text(encoding="utf-8")) if model.is_file() else {}
+        thinker = known.get("thinker_config", known)
         if "tokens_per_second" in thinker.get("vision_config", {}) and sounds is None:
             settings.setdefault("clip_step", float(thinker["vision_config"]["tokens_per_second"]))
         if sounds is not None and "position_id_per_seconds" in thinker:
             settings.setdefault("clip_step", float(thinker["position_id_per_seconds"]))
-        if "qwen3_omni" in f"{told.get('model_type', '')} {config.get('processor_class', '')}".lower().replace(
-            "qwen3omni", "qwen3_omni"
-        ):
+        kind, maker = known.get("model_type", ""), config.get("processor_class", "")
+        if "qwen3_omni" in f"{kind} {maker}".lower().replace("qwen3omni", "qwen3_omni"):
             settings.setdefault("hears", "windows")
-        if told.get("model_type", "").startswith("qwen3_vl") or config.get("processor_class") == "Qwen3VLProcessor":
-            settings.setdefault("stamps", _stamps(folder / "video_preprocessor_config.json", transformers))
+        if kind.startswith("qwen3_vl") or maker == "Qwen3VLProcessor":
+            settings.setdefault("stamps", Stamps.of(told_of_clips(folder), transformers))
         return cls(images, sounds, **settings)
 
     @property
@@ -257,10 +260,14 @@ class Media:
         return {"input_features": features, "feature_attention_mask": mask}
 
     def _picture_size(self, width: int, height: int) -> tuple[int, int]:
-        return fit_area(width, height, self.limits.image_max_pixels, self.limits.image_min_pixels)
-
-    def _frame_size(self, width: int, height: int) -> tuple[int, int]:
-        return fit_area(width, height, self.limits.video_max_pixels, self.limits.video_min_pixels)
+        """Give the size of a picture before the model's processor, whose rounding is kept within the user's area."""
+        most = self.limits.image_max_pixels
+        size = fit_area(width, height, most, self.limits.image_min_pixels)
+        if most and math.prod(self._resized(*size)) > most:
+            rows, columns = smart_resize(height, width, self.patch * self.merge, 1, most)
+            if rows * columns >= self.image_processor.size["shortest_edge"]:
+                return columns, rows
+        return size
 
     def _chosen(self, reference: Any) -> tuple[Clip, NDArray[np.int64], tuple[int, int]]:
         """Look at a clip: what it is, which frames are taken, and their height and width."""
@@ -269,10 +276,15 @@ class Media:
         if self.stamps is not None:
             rule = replace(rule, least=min(rule.least, clip.frames))
         places = choose_frames(clip.frames, clip.fps, rule)
-        width, height = self._frame_size(clip.width, clip.height)
+        most, factor = self.limits.video_max_pixels, self.patch * self.merge
+        width, height = fit_area(clip.width, clip.height, most, self.limits.video_min_pixels)
         if self.stamps is None:
-            return clip, places, self._resized(width, height)
-        return clip, places, self.stamps.resized(len(places), width, height, self.patch * self.merge, self.pair)
+            size = self._resized(width, height)
+        else:
+            size = self.stamps.resized(len(places), width, height, factor, self.pair)
+        if most and math.prod(size) > most:
+            size = smart_resize(clip.height, clip.width, factor, 1, most)
+        return clip, places, size
 
     def _sampling(self) -> Sampling:
         rule = self.limits.sampling
@@ -301,7 +313,8 @@ class Media:
         _, places, (rows, columns) = self._chosen(reference)
         frames = read_frames(reference, self.folder, self.decoder, places)
         sized = [f.convert("RGB").resize((columns, rows), 3) for f in frames]
-        return patches(np.stack([np.asarray(f) for f in sized]), self.image_processor)
+        scales = None if self.stamps is None else (self.stamps.mean, self.stamps.std)
+        return patches(np.stack([np.asarray(f) for f in sized]), self.image_processor, scales)
 
 
 def told_of(processor: Any) -> str:
@@ -310,45 +323,15 @@ def told_of(processor: Any) -> str:
     return f"{type(processor).__name__} {json.dumps(settings, sort_keys=True, default=str)}"
 
 
-def _stamps(written: Path | None, transformers: Any) -> Stamps:
-    """Read how a model takes timed clips from its video processor's file, and where transformers writes the times."""
-    told: dict[str, Any] = {}
-    if written is not None and written.is_file():
-        told = json.loads(written.read_text(encoding="utf-8"))
-    size: dict[str, int] = told.get("size") or {}
-    given = {"least": size.get("shortest_edge"), "most": size.get("longest_edge"), "fps": told.get("fps")}
-    given |= {"fewest": told.get("min_frames"), "many": told.get("max_frames")}
-    inside = hasattr(transformers.ProcessorMixin, "get_text_with_replacements")
-    return Stamps(inside, **{k: v for k, v in given.items() if v is not None})
-
-
-def smart_resize(height: int, width: int, factor: int, least: int, most: int) -> tuple[int, int]:
-    """Round a size to multiples of `factor` within an area, aspect kept as well as that allows.
-
-    The rule of the Qwen-VL image processors. Python's `round` (halves to even) is part of it.
-
-    Raises:
-        EncodeError: one side is more than 200 times the other.
-    """
-    if max(height, width) > 200 * min(height, width):
-        raise EncodeError(f"a picture of {width} x {height} is too narrow", reason="picture ratio too extreme")
-    rows, columns = round(height / factor) * factor, round(width / factor) * factor
-    if rows * columns > most:
-        shrink = math.sqrt(height * width / most)
-        rows = max(factor, math.floor(height / shrink / factor) * factor)
-        columns = max(factor, math.floor(width / shrink / factor) * factor)
-    elif rows * columns < least:
-        grow = math.sqrt(least / (height * width))
-        rows, columns = math.ceil(height * grow / factor) * factor, math.ceil(width * grow / factor) * factor
-    return rows, columns
-
-
-def patches(frames: NDArray[np.uint8], processor: Any) -> tuple[NDArray[np.float32], tuple[int, int, int]]:
+def patches(
+    frames: NDArray[np.uint8], processor: Any, scales: tuple[Sequence[float], Sequence[float]] | None = None
+) -> tuple[NDArray[np.float32], tuple[int, int, int]]:
     """Cut frames into patches in the order that the vision tower reads.
 
     Args:
         frames: uint8 (n, h, w, 3), sides multiples of patch * merge.
         processor: patch_size, merge_size, temporal_patch_size, image_mean, image_std.
+        scales: mean and deviation of each colour, where they are not those of `processor`.
 
     Returns:
         float32 (t * h * w, 3 * pair * patch * patch) and (t, h, w) in patches; a missing frame of the last group
@@ -356,7 +339,8 @@ def patches(frames: NDArray[np.uint8], processor: Any) -> tuple[NDArray[np.float
     """
     p, m, pair = int(processor.patch_size), int(processor.merge_size), int(processor.temporal_patch_size)
     x = frames.astype(np.float32) / np.float32(255)
-    x = ((x - np.array(processor.image_mean)) / np.array(processor.image_std)).astype(np.float32)
+    mean, std = scales or (processor.image_mean, processor.image_std)
+    x = ((x - np.array(mean)) / np.array(std)).astype(np.float32)
     if len(x) % pair:
         x = np.concatenate([x, np.repeat(x[-1:], pair - len(x) % pair, 0)])
     t, h, w = len(x) // pair, x.shape[1] // p, x.shape[2] // p

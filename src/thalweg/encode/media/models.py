@@ -3,12 +3,12 @@
 Decides by the model's processor, an object or the files of its folder. What each way counts is `families` and `tiles`.
 """
 
-import json
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from thalweg.core.extras import need
 from thalweg.encode.media.families import Media
+from thalweg.encode.media.folders import told
 from thalweg.encode.media.tiles import Tiles, takes
 
 Seeing: TypeAlias = Media | Tiles
@@ -35,11 +35,8 @@ def media_of(model: Any, **settings: Any) -> Seeing | None:
 
 def _tiling(folder: Path) -> Any:
     """Load the processor of a folder whose pictures have no patches of their own; None for any other folder."""
-    names = ("preprocessor_config.json", "processor_config.json")
-    files = [folder / n for n in names if (folder / n).is_file()]
-    told: list[dict[str, Any]] = [json.loads(f.read_text(encoding="utf-8")) for f in files]
-    parts = [p for one in told for p in (one, one.get("image_processor") or {})]
-    if any("temporal_patch_size" in p for p in parts) or not any("image_processor_type" in p for p in parts):
+    config = told(folder)
+    if "temporal_patch_size" in config or "image_processor_type" not in config:
         return None
     processor = need("transformers", why="the processor of a model").AutoProcessor.from_pretrained(str(folder))
     return processor if takes(processor) else None

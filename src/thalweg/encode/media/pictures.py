@@ -4,7 +4,6 @@ Decides orientation (EXIF, applied once, on size and pixels alike), what a trans
 8, and which pictures are refused. Knows no model.
 """
 
-import math
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -118,23 +117,3 @@ def pixels(image: Any, background: tuple[int, int, int] = (255, 255, 255)) -> An
         return image.convert("RGB")
     except (OSError, ValueError, SyntaxError) as error:
         raise EncodeError(f"a picture cannot be decoded: {error}", reason="picture not readable") from error
-
-
-def fit_area(width: int, height: int, most: int | None = None, least: int | None = None) -> tuple[int, int]:
-    """Scale a size into an area, aspect kept, no side below 1.
-
-    Args:
-        width, height: pixels.
-        most: largest area; None: any.
-        least: smallest area; None or 0: any.
-    """
-    area = width * height
-    scale = 1.0
-    if most and area > most:
-        scale = math.sqrt(most / area)
-    elif least and area < least:
-        scale = math.sqrt(least / area)
-    if scale == 1.0:
-        return width, height
-    rounded = math.floor if scale < 1 else math.ceil
-    return max(1, rounded(width * scale)), max(1, rounded(height * scale))

@@ -7,13 +7,14 @@ together. Pure functions on texts and numbers; knows no file.
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from thalweg.encode.errors import EncodeError
 
 Pieces: TypeAlias = list[tuple[str, int | None]]
+_SCALES = {"mean": "image_mean", "std": "image_std"}
 Word: TypeAlias = tuple[str, int]  # a special token, and its id
 
 
@@ -26,6 +27,9 @@ class Stamps:
             transformers 5); False: in their place (that of transformers 4).
         least, most: pixels of all frames of a clip together.
         fps, fewest, many: frames a second, and how many at least and at most, where the user says nothing.
+        capped: each frame has its own bound too, so that a short clip does not have all the area.
+        tokens: that bound, in merged patches.
+        mean, std: of each colour, by which the pixels of a clip are scaled.
     """
 
     inside: bool = True
@@ -34,6 +38,27 @@ class Stamps:
     fps: float = 2.0
     fewest: int = 4
     many: int = 768
+    capped: bool = False
+    tokens: int = 768
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any], transformers: Any) -> "Stamps":
+        """Take a model's rule from the settings of its video processor, and from transformers where times are written.
+
+        Args:
+            told: the settings; what they do not say is as the defaults.
+            transformers: the package.
+        """
+        size: Mapping[str, int] = told.get("size") or {}
+        given: dict[str, Any] = {"least": size.get("shortest_edge"), "most": size.get("longest_edge")}
+        names = {"fps": "fps", "fewest": "min_frames", "many": "max_frames", "capped": "cap_pixels_per_frame",
+                 "tokens": "max_video_tokens"}  # fmt: skip
+        given |= {ours: told.get(theirs) for ours, theirs in names.items()}
+        given |= {ours: tuple(told[theirs]) for ours, theirs in _SCALES.items() if told.get(theirs)}
+        inside = hasattr(transformers.ProcessorMixin, "get_text_with_replacements")
+        return cls(inside, **{k: v for k, v in given.items() if v is not None})
 
     def resized(self, frames: int, width: int, height: int, factor: int, pair: int) -> tuple[int, int]:
         """Round the size of `frames` frames to multiples of `factor`, their area together within the bounds.
@@ -52,9 +77,11 @@ class Stamps:
         if max(height, width) > 200 * min(height, width):
             raise EncodeError(f"a clip of {width} x {height} is too narrow", reason="picture ratio too extreme")
         rows, columns = round(height / factor) * factor, round(width / factor) * factor
-        counted = round(frames / pair) * pair
-        if counted * rows * columns > self.most:
-            shrink = math.sqrt(frames * height * width / self.most)
+        counted, most = round(frames / pair) * pair, self.most
+        if self.capped:
+            most = frames * max(min(self.tokens * factor**2, self.most // frames), int(self.least * 1.05))
+        if counted * rows * columns > most:
+            shrink = math.sqrt(frames * height * width / most)
             rows = max(factor, math.floor(height / shrink / factor) * factor)
             columns = max(factor, math.floor(width / shrink / factor) * factor)
         elif counted * rows * columns < self.least:

@@ -12,8 +12,9 @@ import numpy as np
 from thalweg.core.errors import ConfigError
 from thalweg.core.state import digest
 from thalweg.encode.errors import EncodeError
+from thalweg.encode.media.areas import fit_area
 from thalweg.encode.media.families import Arrays, Limits, Measured, told_of
-from thalweg.encode.media.pictures import fit_area, picture, picture_size
+from thalweg.encode.media.pictures import picture, picture_size
 from thalweg.encode.media.references import Folder
 
 
