@@ -1,8 +1,10 @@
 """The planned loader beside torch, torchdata and Megatron loaders: token samples, batch 64, one process.
 
-All hand over a shuffled epoch of the same tokens as torch tensors in one flat row: input_ids, labels, position ids
-and segment borders. The content that is compared is the sum of all ids and of all labels in the loss, which does not
-depend on the order. Further cases: what state, ledger and meters cost, and where the place in a huge plan is found.
+First as the peers do it when nothing more is asked of them: int32 ids end to end and the lengths; ours gives labels and
+position ids too, in the same type, and once ids and borders alone. Then all hand over torch tensors in one flat row:
+input_ids, labels, position ids and segment borders, int64. The content that is compared is the sum of all ids (and of
+all labels in the loss), which does not depend on the order. Further cases: what state, ledger and meters cost, and
+where the place in a huge plan is found.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -98,25 +100,75 @@ class Mapped:
         return np.array(self.tokens[self.offsets[i] : self.offsets[i + 1]])
 
 
-def torch_loader(folder: Path, _size: Mapping[str, Any]) -> Work:
-    import torch
-    from torch.utils.data import DataLoader
-
-    draws = torch.Generator().manual_seed(0)
-    loader: Any = DataLoader(Mapped(folder), BATCH, shuffle=True, collate_fn=flat, generator=draws)
-    return Work(lambda: count(loader), lambda: take(loader))
+def plain(rows: list[Any]) -> tuple[Any, Any]:
+    """Collate rows as all loaders are compared with: the tokens end to end in their own type, and the lengths."""
+    rows = [np.asarray(row) for row in rows]
+    return np.concatenate(rows), np.fromiter((len(row) for row in rows), np.int64, len(rows))
 
 
-def stateful(folder: Path, _size: Mapping[str, Any]) -> Work:
-    import torch
-    from torchdata.stateful_dataloader import StatefulDataLoader
+def ours_int32(collate: str) -> Callable[[Path, Mapping[str, Any]], Work]:
+    """Our loader with arrays of int32; collate "hf" has labels and positions, "varlen" ids and borders alone."""
 
-    draws = torch.Generator().manual_seed(0)
-    loader: Any = StatefulDataLoader(Mapped(folder), BATCH, shuffle=True, collate_fn=flat, generator=draws)
-    return Work(lambda: count(loader), lambda: take(loader))
+    def start(folder: Path, _size: Mapping[str, Any]) -> Work:
+        import thalweg as tw
+
+        feed = tw.from_records(str(folder / "records")).shuffle()
+        batched = feed.batch(BATCH, pad="none", collate=collate, dtype="int32")
+        loader = tw.Loader(batched, tail="pad", return_tensors="np")
+        borders = "cu_seqlens" if collate == "varlen" else "cu_seq_lens_q"
+        return Work(
+            lambda: sum(len(batch[borders]) - 1 for batch in loader),
+            lambda: _sums((batch["input_ids"], np.diff(batch[borders])) for batch in loader),
+        )
+
+    return start
 
 
-def megatron(folder: Path, _size: Mapping[str, Any]) -> Work:
+def _sums(batches: Any) -> tuple[int, int]:
+    """Read an epoch: samples, sum of ids."""
+    samples = ids = 0
+    for flat_ids, lengths in batches:
+        samples += len(lengths)
+        ids += int(flat_ids.sum(dtype=np.int64))
+    return samples, ids
+
+
+def _work(loader: Any, collate: Any) -> Work:
+    """Read a peer's loader in the form that its collate function gives."""
+    if collate is flat:
+        return Work(lambda: count(loader), lambda: take(loader))
+    return Work(lambda: sum(len(lengths) for _, lengths in loader), lambda: _sums(loader))
+
+
+def torch_loader(collate: Any) -> Callable[[Path, Mapping[str, Any]], Work]:
+    def start(folder: Path, _size: Mapping[str, Any]) -> Work:
+        import torch
+        from torch.utils.data import DataLoader
+
+        draws = torch.Generator().manual_seed(0)
+        loader: Any = DataLoader(Mapped(folder), BATCH, shuffle=True, collate_fn=collate, generator=draws)
+        return _work(loader, collate)
+
+    return start
+
+
+def stateful(collate: Any) -> Callable[[Path, Mapping[str, Any]], Work]:
+    def start(folder: Path, _size: Mapping[str, Any]) -> Work:
+        import torch
+        from torchdata.stateful_dataloader import StatefulDataLoader
+
+        draws = torch.Generator().manual_seed(0)
+        loader: Any = StatefulDataLoader(Mapped(folder), BATCH, shuffle=True, collate_fn=collate, generator=draws)
+        return _work(loader, collate)
+
+    return start
+
+
+def megatron(collate: Any) -> Callable[[Path, Mapping[str, Any]], Work]:
+    return lambda folder, _size: _megatron(folder, collate)
+
+
+def _megatron(folder: Path, collate: Any) -> Work:
     import torch
     from megatron.core.datasets.indexed_dataset import IndexedDataset
 
@@ -141,8 +193,8 @@ def megatron(folder: Path, _size: Mapping[str, Any]) -> Work:
         def __len__(self) -> int:
             return (len(order) + BATCH - 1) // BATCH
 
-    loader: Any = torch.utils.data.DataLoader(Shuffled(), batch_sampler=Sampler(), collate_fn=flat)  # type: ignore[arg-type]
-    return Work(lambda: count(loader), lambda: take(loader))
+    loader: Any = torch.utils.data.DataLoader(Shuffled(), batch_sampler=Sampler(), collate_fn=collate)  # type: ignore[arg-type]
+    return _work(loader, collate)
 
 
 def kept(*, all_on: bool) -> Callable[[Path, Mapping[str, Any]], Work]:
@@ -255,14 +307,27 @@ SIZES = {"full": {"samples": 200_000}, "smoke": {"samples": 500}}
 HUGE = {"full": {"samples": 10**9}, "smoke": {"samples": 10**6}}
 CASES = [
     Case(
+        name=f"planned feed, batch {BATCH}, int32 as the peers give it",
+        unit="samples",
+        prepare=prepare,
+        sides={
+            "thalweg, with labels and positions": Side(ours_int32("hf")),
+            "thalweg, ids and borders alone": Side(ours_int32("varlen")),
+            "torch DataLoader": Side(torch_loader(plain), TORCH),
+            "torchdata StatefulDataLoader": Side(stateful(plain), STATEFUL),
+            "Megatron IndexedDataset": Side(megatron(plain), MEGATRON),
+        },
+        sizes=SIZES,
+    ),
+    Case(
         name=f"planned feed, batch {BATCH}, one flat row",
         unit="samples",
         prepare=prepare,
         sides={
             "thalweg": Side(ours),
-            "torch DataLoader": Side(torch_loader, TORCH),
-            "torchdata StatefulDataLoader": Side(stateful, STATEFUL),
-            "Megatron IndexedDataset": Side(megatron, MEGATRON),
+            "torch DataLoader": Side(torch_loader(flat), TORCH),
+            "torchdata StatefulDataLoader": Side(stateful(flat), STATEFUL),
+            "Megatron IndexedDataset": Side(megatron(flat), MEGATRON),
         },
         sizes=SIZES,
     ),

@@ -27,7 +27,7 @@ def python_for(
         peer: name of the peer, which is the folder's name.
         needs: pinned requirements, "name==version".
         root: folder of all environments.
-        make: False (smoke): use what is there. The running interpreter will do where it has just these versions.
+        make: False (smoke): make none. The running interpreter will do where it has just these versions.
         say: told what takes long.
 
     Raises:
@@ -41,9 +41,9 @@ def python_for(
     wanted = "\n".join([f"python {sys.version_info[0]}.{sys.version_info[1]}", *needs, ""])
     if ready.exists() and ready.read_text() == wanted:
         return python
+    if all(map(_here, needs)):
+        return Path(sys.executable)
     if not make:
-        if all(map(_here, needs)):
-            return Path(sys.executable)
         raise NoEnvironmentError(f"no environment with {', '.join(needs)}; a run without --smoke makes it")
     say(f"making the environment of {peer}: {', '.join(needs)}")
     shutil.rmtree(folder, ignore_errors=True)

@@ -21,14 +21,14 @@ Column: TypeAlias = Callable[[RowArrays], Any]
 Columns: TypeAlias = Mapping[str, Column]
 
 
-def attention_mask(rows: RowArrays) -> NDArray[np.int64]:
-    """Give 1 on real places and 0 on padding, int64 (B, L), from the lengths of the rows."""
-    mask: NDArray[np.int64] = rows.real_places().astype(np.int64)
+def attention_mask(rows: RowArrays) -> NDArray[Any]:
+    """Give 1 on real places and 0 on padding, (B, L) of the type of the ids, from the lengths of the rows."""
+    mask: NDArray[Any] = rows.real_places().astype(rows.input_ids.dtype)
     return mask
 
 
-def _shifted(rows: RowArrays) -> NDArray[np.int64]:
-    return rows.labels.astype(np.int64) if rows.labels_shifted else shift(rows.labels)
+def _shifted(rows: RowArrays) -> NDArray[Any]:
+    return rows.labels.copy() if rows.labels_shifted else shift(rows.labels)
 
 
 def _loss_mask(rows: RowArrays) -> NDArray[np.float32]:
@@ -36,7 +36,7 @@ def _loss_mask(rows: RowArrays) -> NDArray[np.float32]:
     return mask.astype(np.float32)
 
 
-def _shifted_or_zero(rows: RowArrays) -> NDArray[np.int64]:
+def _shifted_or_zero(rows: RowArrays) -> NDArray[Any]:
     labels = _shifted(rows)
     labels[labels == IGNORE_INDEX] = 0  # Megatron reads the loss mask, and wants a token of the vocabulary here
     return labels
@@ -70,6 +70,12 @@ HF_PACKED: Columns = {
 }
 # State-space and linear-attention layers keep documents apart by segment numbers; other models may not take the key
 HF_MAMBA: Columns = {**HF_PACKED, "seq_idx": lambda rows: rows.segment_ids}
+# What kernels over sequences of any length take ("varlen", "thd"): no row axis, nothing that the device makes itself
+VARLEN: Columns = {
+    "input_ids": lambda rows: rows.input_ids[0],
+    "cu_seqlens": lambda rows: rows.cu_seqlens,
+    "max_seqlen": lambda rows: rows.max_seqlen,
+}
 HF_RIGHT: Columns = {"input_ids": _ids, "labels": _labels, "attention_mask": attention_mask}
 HF_LEFT: Columns = {**HF_RIGHT, "position_ids": _positions}
 MEGATRON_PADDED: Columns = {
@@ -96,12 +102,14 @@ class Dialect:
         tables: columns by kind of row: "packed", "right", "left".
         labels_shifted: labels stand on the token that predicts them.
         pair: key of the second part where a batch is (dict, labels); None: one dict.
+        ids_alone: labels and positions are not taken, and need not be made.
     """
 
     name: str
     tables: Mapping[str, Columns]
     labels_shifted: bool
     pair: str | None = None
+    ids_alone: bool = False
 
     def __call__(self, rows: RowArrays) -> dict[str, Any]:
         """Give the batch of these rows.
@@ -132,6 +140,7 @@ class Dialect:
 DIALECTS: Mapping[str, Dialect] = {
     "hf": Dialect("hf", {"packed": HF_PACKED, "right": HF_RIGHT, "left": HF_LEFT}, labels_shifted=False),
     "hf_mamba": Dialect("hf_mamba", {"packed": HF_MAMBA, "right": HF_RIGHT, "left": HF_LEFT}, labels_shifted=False),
+    "varlen": Dialect("varlen", {"packed": VARLEN}, labels_shifted=False, ids_alone=True),
     "megatron": Dialect("megatron", {"packed": MEGATRON_PACKED, "right": MEGATRON_PADDED}, labels_shifted=True),
     "torchtitan": Dialect(
         "torchtitan", {"packed": TORCHTITAN, "right": TORCHTITAN}, labels_shifted=True, pair="labels"

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.core.batch import BatchInfo
-from thalweg.core.errors import ConfigError
+from thalweg.core.errors import ConfigError, SampleError
 from thalweg.core.sample import INPUT_IDS, LABELS, LOSS_SPANS, Ragged, Sample
 from thalweg.encode.collate import DIALECTS
 from thalweg.encode.collate_theirs import collate_by
@@ -85,6 +85,7 @@ class Collator:
         self.dialect = None if callable(self.stage.collate) else DIALECTS.get(self.stage.collate)
         given = self.stage.pad_id
         recorded = lineage.get("pad_id")
+        self.dtype = np.dtype(self.stage.dtype)
         self.pad_id = int(given if given is not None else recorded if recorded is not None else 0)
         if pack is not None and self.stage.pad == "left":
             raise ConfigError("packed rows can't be padded on the left", where="batch", fix='pad="right" or pad="none"')
@@ -117,6 +118,7 @@ class Collator:
             pad_to_multiple_of=self.multiple,
             align=1 if self.pack is None else self.pack.align,
             max_docs=None if self.pack is None else self.pack.max_docs,
+            dtype=self.dtype,
         )
         if self.row_maps:
             map_rows(self.row_maps, rows)
@@ -159,6 +161,7 @@ class Collator:
             return self._by_function(documents, filler, info), info
         if documents.tokens is None:
             self._no_tokens(documents)
+        self.refuse_labels(documents)
         rows = self.arrays(documents, filler, width)
         if self.stage.pad == "none" and filler and len(rows.weight) != documents.num_rows + filler:
             rows.weight = np.append(rows.weight, np.zeros(filler, np.float32))
@@ -192,6 +195,24 @@ class Collator:
             )  # fmt: skip
         n = len(documents.index)  # only holes: rows of padding
         documents.tokens = Ragged(np.empty(0, np.int32), np.zeros(n + 1, np.int64))
+
+    def refuse_labels(self, documents: Documents) -> None:
+        """Refuse what the batch would not tell, or could not hold.
+
+        Raises:
+            ConfigError: samples that mark their loss, under a dialect without labels.
+            SampleError: a label beyond the type that was asked for.
+        """
+        labels = documents.labels
+        if self.dialect is not None and self.dialect.ids_alone and (labels is not None or documents.spans is not None):
+            raise ConfigError(
+                f"collate={self.dialect.name!r} has no labels, and samples say which of their tokens are in the loss",
+                where="batch", fix='collate="hf", or leave labels and loss_spans out where all tokens count',
+            )  # fmt: skip
+        if labels is not None and self.dtype.itemsize < 8 and len(labels.values):
+            low, high = int(labels.values.min()), int(labels.values.max())
+            if not np.iinfo(self.dtype).min <= low <= high <= np.iinfo(self.dtype).max:
+                raise SampleError(f"label {high if high > 0 else low} does not fit {self.dtype.name}", where="batch")
 
     def _refuse_columns(self, documents: Documents) -> None:
         there = next((s for s in documents.samples or [] if s is not None), None)

@@ -83,3 +83,18 @@ def value_of(value: Any, depth: int = 0) -> str:
     if callable(value):
         return code_of(value, depth + 1)
     return digest([type(value).__qualname__, _items(getattr(value, "__dict__", {}), depth)])
+
+
+def draws_at_random(fn: Any) -> bool:
+    """Say whether a plain function's own code reaches for a global random generator."""
+    code, scope = getattr(fn, "__code__", None), getattr(fn, "__globals__", {})
+    if code is None:
+        return False
+    modules = [getattr(scope.get(name), "__name__", "") for name in code.co_names]
+    if any(m in ("random", "numpy.random", "secrets") for m in modules):
+        return True
+    numpy_random = any(m in ("numpy", "torch") for m in modules) and bool(
+        {"random", "rand", "randn", "randint"} & set(code.co_names)
+    )
+    drawn = any(getattr(scope.get(name), "__module__", "") in ("random", "numpy.random") for name in code.co_names)
+    return numpy_random or drawn

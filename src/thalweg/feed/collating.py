@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from thalweg.core.errors import ConfigError
 from thalweg.feed import stages as st
 from thalweg.feed.feed import Feed
 
@@ -25,6 +26,8 @@ def batching_of(feed: Feed) -> Any:
     collate = make(
         packed=pack is not None, capacity=width, pad_id=stage.pad_id, multiple_of=stage.pad_to_multiple_of
     )  # fmt: skip
+    if collate is not None and stage.dtype != "int64":
+        raise ConfigError("batches with media are int64", where=str(stage), fix='leave dtype="int32" out')
     return stage if collate is None else replace(stage, collate=collate)
 
 

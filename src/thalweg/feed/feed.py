@@ -260,6 +260,7 @@ class Feed:
         pad_to_multiple_of: int = 1,
         pad_id: int | None = None,
         collate: Any = "hf",
+        dtype: str = "int64",
     ) -> "Feed":
         """Stack `size` rows a rank and micro-batch.
 
@@ -269,9 +270,11 @@ class Feed:
             pad_to: length; None is the capacity when packed, the longest when not.
             pad_to_multiple_of: round the length up.
             pad_id: token id of padding; None takes the recorded tokenizer's, else 0.
-            collate: "hf" | "hf_mamba" (also seq_idx) | "megatron" | "torchtitan" | "raw", or fn(list of dicts) -> dict.
+            collate: "hf" | "hf_mamba" (also seq_idx) | "varlen" (ids and borders alone) | "megatron" | "torchtitan" |
+                "raw", or fn(list of dicts) -> dict.
+            dtype: of ids, labels, positions and masks: "int64", or "int32" for half the memory and half the copy.
         """
-        return self._then(st.Batch(st.batch_sizes(size), pad, pad_to, pad_to_multiple_of, pad_id, collate))
+        return self._then(st.Batch(st.batch_sizes(size), pad, pad_to, pad_to_multiple_of, pad_id, collate, dtype))
 
     def bucket(
         self,
@@ -284,6 +287,7 @@ class Feed:
         pad_to_multiple_of: int = 1,
         pad_id: int | None = None,
         collate: Any = "hf",
+        dtype: str = "int64",
     ) -> "Feed":
         """Batch samples of like length, each bucket with its own batch size.
 
@@ -292,10 +296,12 @@ class Feed:
             sizes: rows of a batch of each bucket, and one more for samples longer than the last boundary.
             remainder: last batch of a bucket: "pad" (rows of weight zero), "keep" (smaller), "drop", "up" a bucket.
             pad_to: "longest" sample of the batch, or the bucket's "boundary".
-            pad, pad_to_multiple_of, pad_id, collate: as for `batch`.
+            pad, pad_to_multiple_of, pad_id, collate, dtype: as for `batch`.
         """
         return self._then(
-            st.Bucket(tuple(boundaries), tuple(sizes), remainder, pad, pad_to, pad_to_multiple_of, pad_id, collate)
+            st.Bucket(
+                tuple(boundaries), tuple(sizes), remainder, pad, pad_to, pad_to_multiple_of, pad_id, collate, dtype
+            )
         )
 
     def token_budget(
@@ -307,9 +313,10 @@ class Feed:
         pad_to_multiple_of: int = 1,
         pad_id: int | None = None,
         collate: Any = "hf",
+        dtype: str = "int64",
     ) -> "Feed":
         """Batch samples up to `tokens` padded tokens a rank and micro-batch."""
-        return self._then(st.TokenBudget(tokens, window, pad, pad_to_multiple_of, pad_id, collate))
+        return self._then(st.TokenBudget(tokens, window, pad, pad_to_multiple_of, pad_id, collate, dtype))
 
     # ---- look
 

@@ -41,6 +41,7 @@ class Documents:
         labels: unshifted labels.
         columns: further columns of every document.
         samples: the samples themselves, on the way by functions; None for a hole.
+        own: the memory of `tokens` is nobody else's, and may be handed over.
     """
 
     source: NDArray[np.int32]
@@ -54,6 +55,7 @@ class Documents:
     columns: dict[str, Any] = field(default_factory=dict[str, Any])
     samples: list[Sample | None] | None = None
     epoch: Ints | int = 0
+    own: bool = False
 
     @property
     def num_rows(self) -> int:
@@ -152,6 +154,9 @@ class Reader:
         self.call = MapRows(self.leaves, seed)
         self.seconds = (0.0, 0.0)  # of samples as dicts: reading, and in functions, over all workers
         self.by_samples = as_samples or any(leaf.maps or leaf.source.columns is None for leaf in leaves)
+        self.ours = all(
+            getattr(leaf.source, "ours", False) for leaf in leaves
+        )  # read by our code alone, into new memory
         self.columns: list[str] | None = None
         if not self.by_samples:
             self.columns = self._token_columns()
@@ -193,6 +198,7 @@ class Reader:
             documents.tokens = Ragged(np.empty(0, np.int32), np.zeros(1, np.int64))
             return documents
         documents.tokens, documents.spans, documents.labels = read[INPUT_IDS], read.get(LOSS_SPANS), read.get(LABELS)
+        documents.own = self.ours and read[INPUT_IDS].values.flags.writeable
         _cut(documents)
         return documents
 

@@ -39,8 +39,14 @@ class Lookahead(Generic[T]):
 
     def pop(self) -> T:
         """Give the next item and move past it."""
+        if not self._seen and self._error is None:
+            try:
+                return next(self._items)
+            except BaseException as error:  # noqa: BLE001  (raised below, and again)
+                self._error = error
         if not self._seen:
-            self.peek()
+            assert self._error is not None
+            raise self._error
         return self._seen.popleft()
 
     def coming(self, n: int) -> list[T]:

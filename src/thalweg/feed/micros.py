@@ -4,7 +4,7 @@ Decides how the order of rows, the steps and the cut per rank come together for 
 micro-batch is told of its step. The arithmetic is that of `plan`. Reads no token.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -151,7 +151,7 @@ class Micros:
     def share(self, step: Step, number: int, rank: int) -> list[Micro]:
         """Give the micro-batches of a rank in a step."""
         many, rows = self.options.accumulation, step.size // self.ranks
-        group = self.options.topology.dp_size * rows
+        group = rows * self.ranks // many
         dealt, straggler = (None, None) if self.dealer is None else self.dealer.deal(step, rank)
         if self.even is not None:
             for span in step.spans:
@@ -161,7 +161,8 @@ class Micros:
             first = m * group + rank * rows
             spans, filler = cut(step, first, first + rows) if dealt is None else dealt[m]
             micro = Micro(step, number, m, m == many - 1, spans, filler, straggler=straggler)
-            self._shape(micro, m * group, (m + 1) * group)
+            if self.even is not None:
+                self._shape(micro, m * group, (m + 1) * group)
             out.append(micro)
         return out
 
@@ -183,16 +184,23 @@ class Micros:
 
     def _shape(self, micro: Micro, first: int, stop: int) -> None:
         """Give a micro-batch the shape that rows first to stop of its step need: those of all ranks."""
-        if self.even is None:
-            return
+        assert self.even is not None
         if self.shapes is not None:
             micro.shape = self.shapes.of(cut(micro.step, first, stop)[0], self.even)
         elif self.widths is not None:
             micro.width = self.widths.of(cut(micro.step, first, stop)[0], self.even)
 
-    def blocks(self, micro: Micro) -> list[tuple[Block, int, int]]:
-        """Give the rows of a micro-batch as (block, first, end)."""
-        return [(self.order.block(s.epoch, s.block), s.start, s.stop) for s in micro.spans]
+    def blocks(self, group: Sequence[Micro]) -> list[tuple[Block, int, int]]:
+        """Give the rows of consecutive micro-batches as (block, first, end); rows that follow each other as one."""
+        out: list[tuple[int, int, int, int]] = []
+        for micro in group:
+            for s in micro.spans:
+                last = out[-1] if out else None
+                if last is not None and last[3] == s.start and last[1] == s.block and last[0] == s.epoch:
+                    out[-1] = (s.epoch, s.block, last[2], s.stop)
+                else:
+                    out.append((s.epoch, s.block, s.start, s.stop))
+        return [(self.order.block(epoch, block), start, stop) for epoch, block, start, stop in out]
 
     def inform(self, info: Any, micro: Micro) -> None:
         """Tell a batch where it stands, and how many tokens of its step are in the loss, where the table knows."""

@@ -282,8 +282,8 @@ class PlannedNode:
                 self._digest(group, documents)
             return documents
 
-        options, ours = self.options, all(getattr(leaf.source, "ours", False) for leaf in self.compiled.leaves)
-        behind = options.workers != 0 and options.prefetch and ours and not self.reader.by_samples
+        options = self.options
+        behind = options.workers != 0 and options.prefetch and self.reader.ours and not self.reader.by_samples
         if behind and usable_cpus() > 1:
             pairs = self.meters.waiting("wait", made_behind(chosen, read, name="thalweg-read"))
         else:
@@ -294,7 +294,7 @@ class PlannedNode:
     def _selected(self, group: list[Micro]) -> Documents:
         self.meters.levels["in_flight"] += 1
         with self.meters.time("plan"):
-            return select([part for m in group for part in self.micros.blocks(m)])
+            return select(self.micros.blocks(group))
 
     def _groups(self, micros: Iterator[Micro]) -> Iterator[list[Micro]]:
         """Put micro-batches together that are read in one call."""
@@ -341,6 +341,7 @@ class PlannedNode:
         widths = {m.width for m in group}
         whole = len(group) > 1 and len(widths) == 1 and not any(m.filler or m.shape for m in group)
         if whole and can(self.collator, documents, bounds):
+            self.collator.refuse_labels(documents)
             together = lay_out_together(self.collator, documents, bounds, widths.pop())
             for rows, (a, b) in zip(together, pairwise(bounds), strict=True):
                 yield self.collator.dressed(rows, documents, a, b)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from thalweg.core.errors import ConfigError, nearest
+from thalweg.feed.code import draws_at_random
 from thalweg.feed.columns import known_columns, names, table_columns
 from thalweg.feed.stages import (
     BATCHING,
@@ -34,13 +35,14 @@ from thalweg.feed.stages import (
     Stage,
     Take,
     TokenBudget,
+    describe,
 )
 
 PLANNED, STREAM = "planned", "stream"
 POLICIES = ("best_fit", "fill", "auto", "first_fit", "next_fit", "concat_split")
 OVERLONG = ("drop", "truncate", "split", "alone", "error")
 EXHAUSTED = ("stop_first", "stop_all", "repeat", "without_repeat")
-DIALECTS = ("hf", "hf_mamba", "megatron", "torchtitan", "raw")
+DIALECTS = ("hf", "hf_mamba", "varlen", "megatron", "torchtitan", "raw")
 
 # (stage that is added, stage that is there, reason, right order)
 _ORDER: tuple[tuple[type[Stage] | tuple[type[Stage], ...], type[Stage] | tuple[type[Stage], ...], str, str], ...] = (
@@ -151,6 +153,14 @@ def _check_batch(stage: Any, before: Sequence[Stage]) -> None:
     _one_of(stage.pad, "pad", ("right", "left", "none"), stage)
     if not callable(stage.collate):
         _one_of(stage.collate, "collate", DIALECTS, stage)
+    _one_of(stage.dtype, "dtype", ("int64", "int32"), stage)
+    if stage.dtype != "int64" and stage.collate not in ("hf", "hf_mamba", "varlen"):
+        raise ConfigError(
+            f"batches of collate={describe(stage.collate)} are of the type that their taker fixes", where=str(stage),
+            fix='dtype="int32" goes with collate="hf", "hf_mamba" or "varlen"',
+        )  # fmt: skip
+    if stage.collate == "varlen" and stage.pad != "none":
+        raise ConfigError('collate="varlen" is one flat row', where=str(stage), fix='say pad="none"')
 
 
 def _check_ramp(stage: Any, before: Sequence[Stage]) -> None:
@@ -223,21 +233,6 @@ def _check_filter(stage: Any, before: Sequence[Stage]) -> None:
                 f"lengths are not known here: {lengths_known(before)[1]}", where=str(stage),
                 fix="add .cache() before the filter, or filter before the map",
             )  # fmt: skip
-
-
-def draws_at_random(fn: Any) -> bool:
-    """Say whether a plain function's own code reaches for a global random generator."""
-    code, scope = getattr(fn, "__code__", None), getattr(fn, "__globals__", {})
-    if code is None:
-        return False
-    modules = [getattr(scope.get(name), "__name__", "") for name in code.co_names]
-    if any(m in ("random", "numpy.random", "secrets") for m in modules):
-        return True
-    numpy_random = any(m in ("numpy", "torch") for m in modules) and bool(
-        {"random", "rand", "randn", "randint"} & set(code.co_names)
-    )
-    drawn = any(getattr(scope.get(name), "__module__", "") in ("random", "numpy.random") for name in code.co_names)
-    return numpy_random or drawn
 
 
 def _check_cache(stage: Any, before: Sequence[Stage]) -> None:

@@ -78,7 +78,7 @@ def slicing(topology: Topology, layout: str | None, stage: Any, pack: st.Pack | 
         return None
     out = Slicing(topology.cp_rank, topology.cp_size, cast("SliceLayout", layout))
     whole = "cp_layout=None gives every rank the whole rows, for a trainer that cuts them itself"
-    if callable(stage.collate) or stage.collate in {"raw", "hf_mamba"}:
+    if callable(stage.collate) or stage.collate in {"raw", "hf_mamba", "varlen"}:
         raise ConfigError(
             f"batches of collate={st.describe(stage.collate)} can't be cut for {out.size} context-parallel ranks",
             where="Loader", fix=whole,

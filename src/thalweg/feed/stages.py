@@ -266,6 +266,7 @@ class Batch(Stage):
     pad_to_multiple_of: int = 1
     pad_id: int | None = None
     collate: Any = "hf"
+    dtype: str = "int64"
     verb: ClassVar[str] = "batch"
 
     @property
@@ -292,6 +293,7 @@ class Bucket(Stage):
     pad_to_multiple_of: int = 1
     pad_id: int | None = None
     collate: Any = "hf"
+    dtype: str = "int64"
     verb: ClassVar[str] = "bucket"
 
 
@@ -305,6 +307,7 @@ class TokenBudget(Stage):
     pad_to_multiple_of: int = 1
     pad_id: int | None = None
     collate: Any = "hf"
+    dtype: str = "int64"
     verb: ClassVar[str] = "token_budget"
 
 

@@ -51,7 +51,7 @@ def lay_out_together(
         width: tokens of a row; None takes the stage's.
     """
     if collator.stage.pad == "none":
-        return _flat_rows(documents, bounds)
+        return _flat_rows(collator, documents, bounds)
     return _wide_rows(collator.arrays(documents, 0, width), documents, bounds)
 
 
@@ -80,76 +80,63 @@ def _wide_rows(whole: RowArrays, documents: Documents, bounds: Sequence[int]) ->
         )
 
 
-def _flat_rows(documents: Documents, bounds: Sequence[int]) -> Iterator[RowArrays]:
+def _flat_rows(collator: Collator, documents: Documents, bounds: Sequence[int]) -> Iterator[RowArrays]:
     tokens = documents.tokens
     assert tokens is not None
     docs = documents.offsets[np.asarray(bounds)]
-    lengths, starts = tokens.lengths, tokens.offsets[:-1]
+    marked = documents.labels is not None or documents.spans is not None
+    counts = _label_counts(documents, docs, None) if marked else []
+    lengths, borders = tokens.lengths, tokens.offsets.astype(np.int32)
+    ends, sizes = tokens.offsets[docs], np.diff(tokens.offsets[documents.offsets])
     full = lengths > 0
-    if not full.all():
-        docs_full = np.append(0, np.cumsum(full))[docs]
-        lengths, starts = lengths[full], starts[full]
-    else:
-        docs_full = docs
-    counts, longest = _label_counts(documents, docs, None), _longest(lengths, docs_full)
-    sums = np.append(0, np.cumsum(tokens.lengths))[documents.offsets]
-    sizes = np.diff(sums)
-    weight = (sizes > 0).astype(np.float32)
-    in_loss = None if documents.labels is not None else _in_loss(documents)
-    d, e = docs_full.tolist(), tokens.offsets[docs].tolist()
+    if not full.all():  # a document without a token has no segment
+        docs, lengths, borders = np.append(0, np.cumsum(full))[docs], lengths[full], borders[np.append(full, True)]
+    longest, weight, places = _longest(lengths, docs), (sizes > 0).astype(np.float32), np.diff(ends)
+    ids, labels, position = _flat_arrays(collator, documents, lengths, borders[:-1])
+    if not marked:  # all tokens but the first of each document
+        counts = (places - np.diff(docs)).tolist()
+    d, e = docs.tolist(), ends.tolist()
     for i in range(len(bounds) - 1):
-        a, b, p, q = d[i], d[i + 1], e[i], e[i + 1]
-        first = starts[a:b] - p
-        ids, labels = _flat_pair(documents, p, q, first, in_loss)
-        ends = np.empty(b - a + 1, np.int32)
-        ends[:-1], ends[-1] = first, q - p
+        rows, part = slice(bounds[i], bounds[i + 1]), slice(e[i], e[i + 1])
         yield RowArrays(
-            input_ids=ids[None],
-            labels=labels[None],
-            position_ids=positions(lengths[a:b])[None],
-            cu_seqlens=ends,
+            input_ids=ids[part][None],
+            labels=labels[part][None],
+            position_ids=position[part][None],
+            cu_seqlens=borders[d[i] : d[i + 1] + 1] - e[i],
             max_seqlen=longest[i],
-            lengths=np.array([q - p]),
-            weight=weight[bounds[i] : bounds[i + 1]],
-            num_tokens=q - p,
+            lengths=places[i : i + 1],
+            weight=weight[rows],
+            num_tokens=e[i + 1] - e[i],
             num_label_tokens=counts[i],
-            row_tokens=sizes[bounds[i] : bounds[i + 1]],
+            row_tokens=sizes[rows],
             packed=True,
             pad="none",
         )
 
 
-def _flat_pair(
-    documents: Documents, p: int, q: int, first: Ints, in_loss: NDArray[np.bool_] | None
-) -> tuple[Ints, Ints]:
-    """Give ids and labels of tokens p to q."""
-    assert documents.tokens is not None
-    values = documents.tokens.values[p:q]
-    ids = values.astype(np.int64)
-    if in_loss is not None:
-        labels = np.full(q - p, IGNORE_INDEX, np.int64)
-        np.copyto(labels, values, where=in_loss[p:q])
-        return ids, labels
-    labels = (values if documents.labels is None else documents.labels.values[p:q]).astype(np.int64)
-    labels[first] = IGNORE_INDEX
-    return ids, labels
-
-
-def _in_loss(documents: Documents) -> NDArray[np.bool_] | None:
-    """Say which tokens are in the loss, where spans say it."""
-    if documents.spans is None:
-        return None
-    assert documents.tokens is not None
-    tokens = documents.tokens
-    return loss_mask(span_bounds(documents.spans, tokens.lengths, tokens.offsets[:-1]), len(tokens.values))
+def _flat_arrays(
+    collator: Collator, documents: Documents, lengths: Ints, starts: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Give ids, labels and positions of all documents end to end: memory of their own, handed over in parts."""
+    tokens, dtype = documents.tokens, collator.dtype
+    assert tokens is not None
+    ids = tokens.values if documents.own and tokens.values.dtype == dtype else tokens.values.astype(dtype)
+    if collator.dialect is not None and collator.dialect.ids_alone:
+        return ids, ids, ids
+    if documents.labels is not None:
+        labels = documents.labels.values.astype(dtype)
+    elif documents.spans is not None:
+        mask = loss_mask(span_bounds(documents.spans, tokens.lengths, tokens.offsets[:-1]), len(ids))
+        labels = np.where(mask, ids, ids.dtype.type(IGNORE_INDEX))
+    else:
+        labels = ids.copy()
+    labels[starts] = IGNORE_INDEX
+    return ids, labels, positions(lengths, dtype)
 
 
 def _longest(sizes: NDArray[Any], cuts: Ints) -> list[int]:
-    """Give the longest segment between borders; 0 where there is none."""
-    if not len(sizes):
-        return [0] * (len(cuts) - 1)
-    most = np.maximum.reduceat(sizes, np.minimum(cuts[:-1], len(sizes) - 1))
-    out: list[int] = np.where(np.diff(cuts) > 0, most, 0).tolist()
+    """Give the longest segment between borders, of which each has one."""
+    out: list[int] = np.maximum.reduceat(sizes, cuts[:-1]).tolist()
     return out
 
 

@@ -5,6 +5,8 @@ the token that predicts it. Decides that a document's first token is never in th
 Knows no tokenizer and no template.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -120,7 +122,7 @@ def count_labels(spans: Ragged | None, lengths: Ints) -> Ints:
     return np.bincount(owner, pairs[:, 1] - pairs[:, 0], len(lengths)).astype(np.int64)
 
 
-def shift(labels: NDArray[np.integer], fill: int = IGNORE_INDEX) -> Ints:
+def shift(labels: NDArray[Any], fill: int = IGNORE_INDEX) -> NDArray[Any]:
     """Give labels that stand on the token that predicts them: one place to the left in each row, `fill` at its end.
 
     Right for packed rows as they are: the first token of a document is off the loss, so the last token of the one
@@ -129,7 +131,10 @@ def shift(labels: NDArray[np.integer], fill: int = IGNORE_INDEX) -> Ints:
     Args:
         labels: int (..., L), unshifted.
         fill: value of the last place.
+
+    Returns:
+        (..., L), a fresh array of the same type.
     """
-    out = np.full(labels.shape, fill, np.int64)
+    out = np.full(labels.shape, fill, labels.dtype)
     out[..., :-1] = labels[..., 1:]
     return out

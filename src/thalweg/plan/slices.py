@@ -89,7 +89,7 @@ def cut(rows: RowArrays, rank: int, size: int, layout: SliceLayout = "zigzag") -
         wanted = at if values.ndim == 2 else np.broadcast_to(at, (*values.shape[:-2], *at.shape))
         return np.take_along_axis(values, wanted, axis=-1)
 
-    labels = taken(shift(rows.labels)).astype(rows.labels.dtype, copy=False)
+    labels = taken(shift(rows.labels))
     real = taken(rows.real_places())
     return replace(
         rows,

@@ -72,7 +72,9 @@ class Span(NamedTuple):
 
     def part(self, a: int, b: int) -> "Span":
         """Give rows a to b of it, counted from its first."""
-        return self._replace(start=self.start + a, stop=self.start + b, first=self.first + a)
+        return Span(
+            self.epoch, self.block, self.start + a, self.start + b, self.first + a, self.before, self.mark
+        )  # fmt: skip
 
 
 class Step(NamedTuple):
@@ -93,6 +95,8 @@ class Step(NamedTuple):
     @property
     def size(self) -> int:
         """Count its rows, filler included."""
+        if len(self.spans) == 1:
+            return self.spans[0].stop - self.spans[0].start + self.filler
         return sum(s.stop - s.start for s in self.spans) + self.filler
 
 
@@ -110,6 +114,7 @@ class Walk:
         self.counts, self.tail, self.epochs = counts, tail, epochs
         self.ramp = size if isinstance(size, Ramp) else Ramp.of(size)
         self._block = (-1, -1, 0)  # the block looked at last, and its rows
+        self._largest, self._same = self.ramp.largest, None if self.ramp.last else self.ramp.first
         self._epochs: dict[int, int] = {}  # rows of the run before each epoch, as far as the ramp asks
 
     def steps(self, place: Place) -> Iterator[Step]:
@@ -138,12 +143,12 @@ class Walk:
     def _inside(self, place: Place) -> Step | None:
         """Give the step that begins at a place where it and the next one lie in one block: nothing else to look at."""
         epoch, block, row, passed, base = place
-        if self._block[:2] != (epoch, block):
+        if self._block[1] != block or self._block[0] != epoch:
             if block >= self.counts.num_blocks(epoch):
                 return None
             self._block = (epoch, block, self.counts.num_rows(epoch, block))
-        size = self.size(place)
-        if row + size + self.ramp.largest > self._block[2]:
+        size = self._same or self.size(place)
+        if row + size + self._largest > self._block[2]:
             return None
         span = Span(epoch, block, row, row + size, passed, base + passed - row)
         return Step(epoch, (span,), 0, Place(epoch, block, row + size, passed + size, base))
@@ -279,6 +284,11 @@ def shares(step: Step, world: int, micro: int, accumulation: int) -> Iterator[tu
 
 def cut(step: Step, first: int, stop: int) -> tuple[tuple[Span, ...], int]:
     """Give rows first to stop of a step, as spans and a number of filler rows."""
+    if len(step.spans) == 1:  # as nearly all are
+        span = step.spans[0]
+        n = span.stop - span.start
+        if stop <= n:
+            return (step.spans if stop - first == n else (span.part(first, stop),)), 0
     out: list[Span] = []
     at = 0
     for span in step.spans:

@@ -27,7 +27,7 @@ def gather(region: Region, width: str, starts: NDArray[np.int64], sizes: NDArray
         sizes: (k,), elements of each range.
 
     Returns:
-        (sizes.sum(),) of `width`.
+        (sizes.sum(),) of `width`, memory of its own.
     """
     if len(starts) < CAST_FROM:
         data = region.buffer(width)
@@ -91,7 +91,10 @@ def _cast(
         buffers.append(pa.foreign_buffer(address + w * _STEP, length, base=memory))
     joined = pa.Array.from_buffers(pa.binary_view(), n, buffers).cast(pa.large_binary())
     total = int(sizes.sum())
-    return np.frombuffer(joined.buffers()[2], np.uint8, total) if total else np.empty(0, np.uint8)
+    if not total:
+        return np.empty(0, np.uint8)
+    filled = joined.buffers()[2]  # numpy would take it for shared, and read-only
+    return np.asarray(Stretch(filled.address, total, owner=filled))
 
 
 def _inline(

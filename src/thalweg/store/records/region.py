@@ -110,10 +110,18 @@ class Region:
 
 
 class Stretch:
-    """Memory from an address on, as numpy takes it (`np.asarray`), which keeps it as the base of every array."""
+    """Memory from an address on, as numpy takes it (`np.asarray`), which keeps it as the base of every array.
 
-    def __init__(self, address: int, size: int) -> None:
-        self.__array_interface__ = {"data": (address, True), "shape": (size,), "typestr": "|u1", "version": 3}
+    Args:
+        address: of the first byte.
+        size: bytes.
+        owner: of memory that nobody else sees, kept as long as an array lives: arrays are writable then.
+    """
+
+    def __init__(self, address: int, size: int, owner: Any = None) -> None:
+        self._owner = owner
+        data = (address, owner is None)
+        self.__array_interface__ = {"data": data, "shape": (size,), "typestr": "|u1", "version": 3}
 
 
 def wrong_size(path: Path | str, found: int, size: int) -> IntegrityError:
