@@ -38,7 +38,9 @@ def rows(batches):
 
 
 @given(
-    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=80),
+    lengths=st.lists(
+        st.integers(1, 40) | st.sampled_from([15, 16, 17, 32, 33]), min_size=1, max_size=80
+    ),  # the borders
     policy=st.sampled_from(["fill", "next_fit", "window_7"]),
     overlong=st.sampled_from(["drop", "truncate", "split", "alone"]),
 )
