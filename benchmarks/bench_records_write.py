@@ -18,6 +18,11 @@ from record_formats import ARROW, batches, data, prepare, write_raw
 
 
 # ---- writing
+def samples(ids: Any, bounds: list[int]) -> list[dict[str, Any]]:
+    """Give the rows as both sides are fed them one by one."""
+    return [{"input_ids": ids[a:b]} for a, b in pairwise(bounds)]
+
+
 def write_ours(by: str) -> Callable[[Path, Mapping[str, Any]], Work]:
     """Our writer, checksums and fingerprint on, without waiting for the disk."""
 
@@ -26,14 +31,14 @@ def write_ours(by: str) -> Callable[[Path, Mapping[str, Any]], Work]:
 
         ids, offsets, _ = data(folder)
         ids, bounds = np.array(ids), offsets.tolist()
-        rows = [ids[a:b] for a, b in pairwise(bounds)]
+        rows = samples(ids, bounds)
 
         def run() -> int:
             shutil.rmtree(folder / "written", ignore_errors=True)
             with tw.create_records(folder / "written", sync=False, shard_bytes="1GB") as w:
                 if by == "rows":
                     for row in rows:
-                        w.write({"input_ids": row})
+                        w.write(row)
                 else:
                     for a in range(0, len(rows), 16_384):
                         b = min(a + 16_384, len(rows))
@@ -54,12 +59,12 @@ def write_ipc(by: str) -> Callable[[Path, Mapping[str, Any]], Work]:
 
         ids, offsets, _ = data(folder)
         ids, bounds = np.array(ids), offsets.tolist()
-        rows = [ids[a:b] for a, b in pairwise(bounds)]
+        rows = samples(ids, bounds)
 
         def joined() -> Iterator[Any]:
             held: list[Any] = []
             for row in rows:
-                held.append(row)
+                held.append(row["input_ids"])
                 if len(held) == 1024:
                     yield from batches(
                         np.concatenate(held), np.concatenate([[0], np.cumsum(list(map(len, held)))]), 1024

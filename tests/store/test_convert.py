@@ -17,9 +17,10 @@ from thalweg.cli.convert import command as convert_command
 from thalweg.cli.verify import command as verify_command
 from thalweg.core.errors import InputError, RecordsError, SampleError
 from thalweg.store.formats import format as formats
-from thalweg.store.formats import webdataset
+from thalweg.store.formats import mds, webdataset
 from thalweg.store.formats.convert import convert
 from thalweg.store.formats.format import Unit
+from thalweg.store.records import PartWriter
 
 
 def samples(n=120):
@@ -90,6 +91,27 @@ def test_token_totals_are_equal_on_both_sides_of_megatron_files(tmp_path, record
     (tmp_path / "web.idx").write_bytes(raw[:-1])
     with pytest.raises(InputError, match="cut short"):
         convert(str(tmp_path / "web"), str(tmp_path / "again"))
+
+
+def test_mds_of_many_shards_comes_back_whole(tmp_path, records, monkeypatch):
+    monkeypatch.setattr(mds, "_LIMIT", 1500)
+    convert(str(records), str(tmp_path / "o.mds"))
+    assert len(list((tmp_path / "o.mds").glob("shard.*.mds"))) > 5
+    convert(str(tmp_path / "o.mds"), str(tmp_path / "back"))
+    assert [r["n"] for r in tw.open_records(tmp_path / "back")] == list(range(120))
+
+
+def test_a_token_that_is_lost_on_the_way_is_an_error(tmp_path, records, monkeypatch):
+    write = PartWriter.write
+    monkeypatch.setattr(
+        PartWriter,
+        "write",
+        lambda self, row: write(self, {**row, "input_ids": row["input_ids"][row["n"] == 7 :]}),
+    )
+    convert(str(records), str(tmp_path / "o.jsonl"))
+    total = tw.open_records(records).num_tokens
+    with pytest.raises(RecordsError, match=rf"{total} tokens were read, the set has 120 and {total - 1}"):
+        convert(str(tmp_path / "o.jsonl"), str(tmp_path / "back"))
 
 
 @pytest.mark.slow
@@ -269,6 +291,11 @@ def test_a_piece_that_is_done_is_not_done_again(tmp_path):
     bad.write_bytes(good)
     done = convert(str(tmp_path / "in"), str(tmp_path / "o"), target_format="jsonl")
     assert (done.rows, done.skipped) == (15, 1)
+
+
+def test_the_last_line_needs_no_line_end(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b'\xef\xbb\xbf{"a":1}\r\n\n{"a":2}')
+    assert read(tmp_path / "a.jsonl", "jsonl") == [{"a": 1}, {"a": 2}]
 
 
 def test_values_that_a_format_has_not_are_refused_or_go_to_quarantine(tmp_path):

@@ -16,7 +16,7 @@ from thalweg.core.errors import IntegrityError, RecordsError
 from thalweg.store import cache as node_cache
 from thalweg.store import fs as store_fs
 from thalweg.store.cache import Needs, NodeCache
-from thalweg.store.records import PartWriter, declare_parts, farsweep, merge_parts, pieces
+from thalweg.store.records import PartWriter, declare_parts, farsweep, merge_parts, pieces, rowwriter
 from thalweg.store.remote import Remote
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")]
@@ -216,12 +216,13 @@ def test_opening_ten_thousand_remote_shards_costs_three_requests_and_no_listing(
 
 def test_a_rank_that_reads_one_nth_of_the_rows_fetches_about_one_nth_of_the_bytes(s3, tmp_path, monkeypatch):
     url, options, server = s3
-    upload(url, options, rows(6000))
-    monkeypatch.setattr(pieces, "PIECE", 64 << 10)
+    monkeypatch.setattr(rowwriter, "BLOCK_ROWS", 60)
+    upload(url, options, rows(6000), shard_bytes=1_000_000)
+    monkeypatch.setattr(pieces, "PIECE", 16 << 10)
     rec = tw.open_records(url, storage_options=options, cache_dir=tmp_path / "c")
     rec.read([0], ["input_ids"])  # index and lengths are here now
     server.sent = 0
-    found = rec.read(np.arange(1500, 3000), ["input_ids"])["input_ids"]
+    found = rec.read(np.arange(1500, 3500), ["input_ids"])["input_ids"]
     assert np.array_equal(found[0], rows(6000)[1500]["input_ids"])
     assert server.sent <= 1.1 * found.values.nbytes
     spread = tw.open_records(url, storage_options=options, cache_dir=tmp_path / "c", io="pread")

@@ -137,12 +137,12 @@ except IntegrityError as error:
 
 
 def test_a_busy_loop_is_looked_after_seldom_and_every_call_after_a_pause(monkeypatch):
-    looks, clock = [], [0.0]
+    looks, clock, cost = [], [0.0], [10e-6]
     monkeypatch.setattr(guard, "monotonic", lambda: clock[0])
 
     def compare(files):
         looks.append(clock[0])
-        clock[0] += 10e-6  # what a look takes
+        clock[0] += cost[0]  # what a look takes
 
     monkeypatch.setattr(guard, "_compare", compare)
     one = guard.Guard()
@@ -162,6 +162,13 @@ def test_a_busy_loop_is_looked_after_seldom_and_every_call_after_a_pause(monkeyp
     calls(1000, 1e-6)
     assert calls(100_000, 1e-6) <= 100_000 / 400
     assert calls(50, 2e-3) == 50  # no busy loop any more
+    one, cost[0] = guard.Guard(), 300e-6  # as for 200 shards, read every 2 ms: that is a busy loop then
+    for name in range(200):
+        one.add(Path(str(name)), 1, 2, shard=True)
+    cost[0] *= 100  # an interrupted look is no slow one
+    assert calls(2, 2e-3) == 2
+    cost[0] /= 100
+    assert calls(1000, 2e-3) <= 20 + 1000 * 2e-3 / (50 * 300e-6)
 
 
 def test_sets_that_are_read_together_are_looked_after_together(monkeypatch):
@@ -214,15 +221,17 @@ def test_shards_of_two_sets_mixed_up_are_noticed(tmp_path):
         tw.open_records(tmp_path / "a").verify("full")
 
 
-def test_a_full_disk_is_an_error_and_loses_nothing_committed(tmp_path):
+@pytest.mark.parametrize("shard_bytes", ["256MB", "1MB"])  # noticed at the end of the block, and within it
+def test_a_full_disk_is_an_error_and_loses_nothing_committed(tmp_path, shard_bytes):
     write(tmp_path / "set", token_rows(50))
+    before = {p.name for p in (tmp_path / "set").iterdir()}
     program = f"""
 import resource, signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))  # the kernel then refuses to let a file grow
 import numpy as np, thalweg as tw
 try:
-    with tw.create_records({str(tmp_path / "set")!r}, append=True) as w:
+    with tw.create_records({str(tmp_path / "set")!r}, append=True, shard_bytes={shard_bytes!r}) as w:
         for i in range(5000):
             w.write({{"input_ids": np.arange(500, dtype=np.int32)}})
 except Exception as error:
@@ -233,7 +242,7 @@ except Exception as error:
     assert "cannot write" in said
     rec = tw.open_records(tmp_path / "set")
     assert equal(list(rec), list(token_rows(50)))
-    assert len(list((tmp_path / "set").glob("*.arrow"))) == 1
+    assert {p.name for p in (tmp_path / "set").iterdir()} == before
 
 
 def test_an_unknown_level_or_generation_is_refused(tmp_path):

@@ -62,13 +62,18 @@ def test_missing_parts_are_named_and_partial_opens_what_is_there(tmp_path):
     rec = tw.open_records(tmp_path / "set", partial=True)
     assert equal(list(rec), list(token_rows(10) + token_rows(10, seed=1)))
     assert rec.lengths.tolist() == [len(r["input_ids"]) for r in rec]
+    for k in (0, 4):
+        write_part(tmp_path / "set", k, 5, token_rows(1))
+    with pytest.raises(RecordsError, match="1 of 5 parts are missing: 2"):
+        merge_parts(tmp_path / "set")
 
 
 def test_another_number_of_parts_is_refused(tmp_path):
     assert declare_parts(tmp_path / "set", 3) == 0
     assert declare_parts(tmp_path / "set", 3) == 0
-    with pytest.raises(RecordsError, match="3 parts are declared, 4 asked for"):
-        declare_parts(tmp_path / "set", 4)
+    for other in (2, 4):
+        with pytest.raises(RecordsError, match=f"3 parts are declared, {other} asked for"):
+            declare_parts(tmp_path / "set", other)
 
 
 # K47

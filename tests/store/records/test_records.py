@@ -12,7 +12,7 @@ from records_rows import equal, token_rows
 import thalweg as tw
 from thalweg.core.errors import IntegrityError, RecordsError, SampleError
 from thalweg.core.sample import Ragged
-from thalweg.store.records import PartWriter, merge_parts
+from thalweg.store.records import PartWriter, merge_parts, rowwriter
 
 
 def write(path, rows, **options):
@@ -69,6 +69,26 @@ def test_a_named_fact_lies_beside_the_data_in_four_bytes(tmp_path):
     assert rec.facts["score"].dtype == np.float32
     assert np.allclose(rec.facts["score"], np.arange(10) / 7)
     assert rec[3]["score"] == 3 / 7
+
+
+def test_media_tokens_are_a_fact_where_rows_have_them(tmp_path):
+    rows = [{"input_ids": np.arange(9, dtype=np.int32), "media_tokens": i // 5} for i in range(10)]
+    assert write(tmp_path / "set", rows).facts["media_tokens"].tolist() == [0] * 5 + [1] * 5
+    assert write(tmp_path / "text", token_rows(3)).facts["media_tokens"].tolist() == [0] * 3
+
+
+def test_a_fact_has_a_file_from_where_it_varies_and_from_floats_on(tmp_path):
+    for values in ([2, 2], [2, 3], [2, 2, 0.5], [2, 3, 0.5], [0.5, 2], [2, 2.0, 2]):
+        folder = tmp_path / str(values)
+        with tw.create_records(folder, sync=False, facts=["score"]) as w:
+            for value in values:
+                w.write_batch({"score": np.full(9, value)})
+        expected = np.repeat(values, 9).tolist()
+        assert tw.open_records(folder).facts["score"].tolist() == expected
+        assert len(list(folder.glob("*.score.npy"))) == (len(set(values)) > 1)
+        joined = write(folder, [{"score": 2}] * 5, append=True, facts=["score"])
+        assert joined.facts["score"].tolist() == [*expected, *[2] * 5]
+        assert write(folder, [{"n": 1}], append=True).facts["score"].tolist() == [*expected, *[2] * 5, 0]
 
 
 def test_ids_are_the_column_or_given_or_the_row_number(tmp_path):
@@ -169,6 +189,8 @@ def test_append_makes_a_generation_and_earlier_ones_stay_openable(tmp_path):
     assert len(tw.open_records(tmp_path / "set", generation=0)) == 300
     assert new.fingerprint == write(tmp_path / "whole", rows).fingerprint
     assert new.lengths.tolist() == [len(r["input_ids"]) for r in rows]
+    write(tmp_path / "set", rows[:1], append=True)
+    assert [len(tw.open_records(tmp_path / "set", generation=g)) for g in range(3)] == [300, 700, 701]
 
 
 def test_overwrite_replaces_and_removes_the_old_files(tmp_path):
@@ -194,6 +216,27 @@ def test_records_pickle_and_are_read_by_many_threads(tmp_path):
     [t.start() for t in threads]
     [t.join() for t in threads]
     assert wrong == []
+
+
+def test_a_block_that_another_thread_is_mapping_is_not_taken_for_mapped(tmp_path):
+    rec = write(tmp_path / "set", token_rows(10))
+    touch, begun, go_on = rec._opened.touch, threading.Event(), threading.Event()
+    ready = touch._ready
+
+    def blocked(spans):
+        if threading.current_thread() is slow:
+            begun.set()
+            go_on.wait(60)
+        ready(spans)
+
+    slow = threading.Thread(target=lambda: rec[:])
+    touch._ready = blocked
+    slow.start()
+    assert begun.wait(60)
+    assert not touch.done.any()  # reading would end the process
+    assert equal(rec[:], token_rows(10))
+    go_on.set()
+    slow.join()
 
 
 # E40
@@ -257,13 +300,14 @@ def test_plain_rows_come_back_whatever_stands_between_them(tmp_path):
     assert tw.open_records(tmp_path / "again").fingerprint == rec.fingerprint
 
 
-def test_several_plain_columns_come_back_and_an_array_of_another_type_is_no_surprise(tmp_path):
+def test_several_plain_columns_come_back_and_an_array_of_another_type_is_no_surprise(tmp_path, monkeypatch):
     def row(i):
-        long = np.arange(i % 9, dtype=np.int64 if i % 30_000 else np.int16)
+        long = np.arange(i % 9, dtype=np.int16 if i == 3000 else np.int64)
         return {"input_ids": np.full(i % 7, i, np.int32), "labels": np.full(i % 7, -i), "extra": long}
 
-    rec = write(tmp_path / "set", (row(i) for i in range(35_000)))
-    for i in (0, 1, 8191, 8192, 29_999, 30_000, 30_001, 34_999):
+    monkeypatch.setattr(rowwriter, "BLOCK_ROWS", 800)
+    rec = write(tmp_path / "set", (row(i) for i in range(3500)))
+    for i in (0, 1, 799, 800, 2999, 3000, 3001, 3499):
         assert all(np.array_equal(rec[i][k], v) and rec[i][k].dtype == v.dtype for k, v in row(i).items())
     rec.verify("full")
 

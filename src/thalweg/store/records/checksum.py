@@ -10,15 +10,15 @@ import os
 import sys
 from collections import deque
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from xxhash import xxh3_64, xxh3_64_intdigest
+from xxhash import xxh3_64
 
 from thalweg.store.fs import allocate
+from thalweg.store.records.hashing import of_spans
 from thalweg.store.records.kinds import parse
 from thalweg.store.records.manifest import HEAD, Layout, Stored
 
@@ -41,11 +41,11 @@ class HashedSink:
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         self._hash = xxh3_64()
-        self._expected: deque[tuple[int, list[int]]] = deque()
+        self._expected: deque[tuple[int, NDArray[np.int64]]] = deque()
         self._found: list[NDArray[np.uint64]] = []
         self.size, self._room = 0, _FROM
 
-    def expect(self, address: int, bounds: list[int]) -> None:
+    def expect(self, address: int, bounds: NDArray[np.int64]) -> None:
         """Announce a buffer that is hashed in pieces: bounds[k]:bounds[k + 1], in bytes. In the order of writing."""
         self._expected.append((address, bounds))
 
@@ -67,16 +67,15 @@ class HashedSink:
         while view:
             view = view[os.write(self._fd, view) :]
 
-    def _write_pieces(self, data: memoryview, bounds: list[int]) -> None:
-        digests: list[int] = []
-        written = 0
-        for a, b in pairwise(bounds):
-            digests.append(xxh3_64_intdigest(data[a:b]))
-            if b - written >= _STEP:
-                self._put(data[written:b])
-                written = b
-        self._put(data[written:])
-        found = np.array(digests, np.uint64)
+    def _write_pieces(self, data: memoryview, bounds: NDArray[np.int64]) -> None:
+        digests: list[NDArray[np.uint64]] = []
+        k, last = 0, len(bounds) - 1
+        while k < last:
+            end = min(max(int(np.searchsorted(bounds, bounds[k] + _STEP)), k + 1), last)
+            digests.append(of_spans(data, bounds[k : end + 1]))
+            self._put(data[bounds[k] : bounds[end]])
+            k = end
+        found = np.concatenate(digests)
         self._found.append(found)
         self._hash.update(found.tobytes())
 
@@ -126,14 +125,13 @@ def block_checksum(data: Any, n: int, entry: Sequence[int], layout: Layout, ends
             return None
         at = np.frombuffer(view, np.int64, n + 1, offsets)
         size = np.dtype(column.width).itemsize
-        bounds = [v * size for v in (0, *at[ends].tolist(), int(at[n]))]
+        bounds = np.concatenate([[0], at[ends], at[n:]]) * size
         if not bounds[-1]:
             continue
-        if values < done or values + bounds[-1] > len(view) or sorted(bounds) != bounds:
+        if values < done or values + bounds[-1] > len(view) or (np.diff(bounds) < 0).any():
             return None
         state.update(view[done:values])
-        digests = [xxh3_64_intdigest(view[values + a : values + b]) for a, b in pairwise(bounds)]
-        state.update(np.array(digests, np.uint64).tobytes())
-        done = values + bounds[-1]
+        state.update(of_spans(view, values + bounds).tobytes())
+        done = values + int(bounds[-1])
     state.update(view[done:])
     return state.intdigest()

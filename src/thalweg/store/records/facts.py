@@ -5,7 +5,7 @@ Decides how they follow from a row's columns. Four bytes a row each. Knows no Ar
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,17 +72,15 @@ def label_tokens(block: Block, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 class FactFile:
-    """Streams one fact to a .npy file; a fact that never varies needs none."""
+    """Streams one fact to a .npy file, which is made when the fact varies for the first time."""
 
     HEADER = 128
 
     def __init__(self, path: Path, dtype: Any) -> None:
         self.path, self.dtype = path, np.dtype(dtype)
-        self._file = path.open("wb")
-        self._file.write(bytes(self.HEADER))
+        self._file: IO[bytes] | None = None
         self.rows = 0
-        self.low: Any = None
-        self.high: Any = None
+        self._same: Any = None  # the value of all rows, until there is a file
 
     def write(self, values: NDArray[Any]) -> None:
         """Add the values of a block. Floats after integers: the file is float32 from there on, so it is rewritten."""
@@ -90,28 +88,37 @@ class FactFile:
             return
         if values.dtype != self.dtype and values.dtype.kind == "f":
             self._to_float()
-        low, high = values.min(), values.max()
-        self.low = low if self.low is None else min(self.low, low)
-        self.high = high if self.high is None else max(self.high, high)
-        self._file.write(np.ascontiguousarray(values, self.dtype).data)
+        values = np.ascontiguousarray(values, self.dtype)
+        if self._same is None:
+            self._same = values[0]
+        if self._file is None and not (values == self._same).all():
+            self._begin(np.full(self.rows, self._same, self.dtype))
+        if self._file is not None:
+            self._file.write(values.data)
         self.rows += len(values)
 
-    def _to_float(self) -> None:
-        self._file.close()
-        held = np.fromfile(self.path, self.dtype, offset=self.HEADER).astype(np.float32)
-        self.dtype = np.dtype(np.float32)
+    def _begin(self, held: NDArray[Any]) -> None:
         self._file = self.path.open("wb")
         self._file.write(bytes(self.HEADER))
         self._file.write(held.data)
 
+    def _to_float(self) -> None:
+        held = self.dtype
+        self.dtype = np.dtype(np.float32)
+        if self._file is None:
+            self._same = None if self._same is None else self.dtype.type(self._same)
+            return
+        self._file.close()
+        self._begin(np.fromfile(self.path, held, offset=self.HEADER).astype(self.dtype))
+
     @property
     def constant(self) -> int | float | None:
-        """The value that all rows share, or None."""
-        return None if self.rows and self.low != self.high else 0 if self.low is None else self.low.item()
+        """The value that all rows share, or None: then there is a file."""
+        return None if self._file is not None else 0 if self._same is None else self._same.item()
 
     def close(self) -> None:
         """Write the header: the shape is known now. Twice is fine."""
-        if self._file.closed:
+        if self._file is None or self._file.closed:
             return
         self._file.seek(0)
         self._file.write(npy_header(self.dtype, self.rows))

@@ -117,6 +117,9 @@ def _join_facts(parts: Sequence[Manifest], files: Files, prefix: str, scratch: s
             for piece in fact_pieces(files, rows, fact):
                 file.write(piece.astype(dtype, copy=False))
         file.close()
+        if file.constant is not None:
+            out[name] = Fact(dtype, None, file.constant)
+            continue
         temporary.rename(path)
         if sync:
             fs.sync_file(path)

@@ -14,8 +14,9 @@ from time import monotonic
 from thalweg.store.records.region import wrong_size
 
 EAGER = 0.005  # seconds of looks at every call, after which the calls are taken for a busy loop
-QUIET = 0.001  # seconds without a call that was due, after which they no longer are
+QUIET = 0.001  # seconds without a call that was due, after which they no longer are; at least a busy loop's pause
 _SHARE = 50  # a busy loop is looked after this many times what a look takes
+_MOST = 20e-6  # seconds that a look at one file is taken to cost at most
 _FEW = 2  # shards that are looked at each time
 
 
@@ -26,6 +27,7 @@ class Guard:
         self._files: list[tuple[Path, int, int]] = []  # path, inode, size
         self._shards: list[tuple[Path, int, int]] = []
         self._spent = 0.0
+        self._each = _MOST  # seconds that a file took at best: a look that was interrupted is not a slow one
         self.due = 0.0
 
     def add(self, path: Path, inode: int, size: int, *, shard: bool) -> None:
@@ -48,11 +50,13 @@ class Guard:
             if len(self._shards) * together <= _FEW:
                 _compare(self._shards)
             return
-        if now - self.due > QUIET * together:
+        took = self._each * len(self._files) * together
+        if now - self.due > max(QUIET * together, _SHARE * took):
             self._spent = 0.0
         _compare(self._files)
         end = monotonic()
-        took = (end - now) * together
+        self._each = min(self._each, (end - now) / max(len(self._files), 1))
+        took = self._each * len(self._files) * together
         self._spent += took
         self.due = end + (_SHARE * took if self._spent > EAGER else 0.0)
 

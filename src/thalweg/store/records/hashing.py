@@ -67,9 +67,8 @@ def bits(values: NDArray[Any]) -> NDArray[np.uint64]:
     return np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}").astype(np.uint64, copy=True)
 
 
-_LENGTH, _FIRST, _MIDDLE, _LAST = (
-    np.uint64(k) for k in (0x9E6C63D0876A9A47, 0x9FB21C651E98DF25, 0xD6E8FEB86659FD93, 0x8EBC6AF09C88C6E3)
-)
+_LENGTH = np.uint64(0x9E6C63D0876A9A47)
+_FACTORS = [np.uint64(k) for k in (0x9FB21C651E98DF25, 0xD6E8FEB86659FD93, 0x8EBC6AF09C88C6E3)]
 
 
 def of_arrays(base: str, values: NDArray[Any], offsets: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -79,24 +78,16 @@ def of_arrays(base: str, values: NDArray[Any], offsets: NDArray[np.int64]) -> ND
     out += np.uint64(array_tag(base, 1))
     if not len(values):
         return out
-    starts, ends, middle = offsets[:-1], offsets[1:] - 1, offsets[:-1] + (lengths >> 1)
-    if lengths.all():
-        out += _elements(values, starts, middle, ends)
-        return out
-    some = np.flatnonzero(lengths)
-    out[some] += _elements(values, starts[some], middle[some], ends[some])
-    return out
-
-
-def _elements(
-    values: NDArray[Any], starts: NDArray[np.int64], middle: NDArray[np.int64], ends: NDArray[np.int64]
-) -> NDArray[np.uint64]:
-    out = bits(values[starts])
-    out *= _FIRST
-    for at, factor in ((middle, _MIDDLE), (ends, _LAST)):
-        found = bits(values[at])
-        found *= factor
-        out += found
+    some = slice(None) if lengths.all() else np.flatnonzero(lengths)
+    starts, sizes = offsets[:-1][some], lengths[some]
+    at = np.empty((3, len(starts)), np.int64)
+    at[0] = starts
+    np.add(starts, sizes >> 1, out=at[1])
+    np.add(starts, sizes - 1, out=at[2])
+    found = bits(values.take(at, mode="clip"))  # at once and unchecked: a quarter less than three times by index
+    for elements, factor in zip(found, _FACTORS, strict=True):
+        elements *= factor  # noqa: PLW2901  (in place)
+        out[some] += elements
     return out
 
 

@@ -7,6 +7,7 @@ Decides these words and the join of two of them. Knows no file and no Arrow.
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,7 @@ JSON, NULL = Kind("json"), Kind("null")
 STANDARD = {INPUT_IDS: Kind("int32", (-1,)), LABELS: Kind("int64", (-1,)), LOSS_SPANS: Kind("int32", (-1, 2))}
 
 
+@lru_cache(maxsize=4096)
 def parse(word: str) -> Kind:
     """Read the word of a type.
 

@@ -20,7 +20,7 @@ from thalweg.store.records.kinds import NULL, Kind, join, parse
 from thalweg.store.records.manifest import FORMAT, HEAD, VERSION, Fact, File, Layout, Manifest, Shard
 from thalweg.store.records.shard import ShardFile, Written, widths_for
 
-BLOCK_BYTES = 16 << 20
+BLOCK_BYTES = 32 << 20
 
 
 class PartFiles:
@@ -81,8 +81,6 @@ class PartFiles:
         shard.note_keys(block)
         light = block.light()
         ends = ends_of(light)
-        hashed = shard.write(block, ends)
-        self._printer.add(light, ends, block.contents(), hashed)
         for name, column in block.columns.items():
             self.kinds[name] = join(self.kinds.get(name, NULL), column.kind)
         for name, values in facts.items():
@@ -91,6 +89,8 @@ class PartFiles:
                 file = self._facts[name] = FactFile(self.folder / f"{self.prefix}.{name}.npy", values.dtype)
                 self._made.append(file.path)
             file.write(values)
+        hashed = shard.write(block, ends)  # last, since it empties the processor's caches
+        self._printer.add(light, ends, block.contents(), hashed)
         self.rows += block.n
         self.tokens += int(facts["length"].sum(dtype=np.int64))
         if shard.size >= self._shard_bytes:
@@ -171,7 +171,6 @@ class PartFiles:
             file.close()
             constant = file.constant
             if constant is not None:
-                file.path.unlink()
                 self._made.remove(file.path)
                 out[name] = Fact(file.dtype.name, None, constant)
                 continue

@@ -98,7 +98,7 @@ class ShardFile:
             arrays += arrow.arrays(column, how, block.n)
             if column is not None and column.offsets is not None and len(column.values) and in_pieces(how):
                 at = column.offsets[np.concatenate([[0], ends, [block.n]])] * column.values.itemsize
-                self._sink.expect(arrays[-1].buffers()[3].address, at.tolist())
+                self._sink.expect(arrays[-1].buffers()[3].address, at)
                 pieces.append(how.name)
         for how in self._all[len(self.columns) :]:
             arrays += arrow.arrays(self._hidden(how.name, block), how, block.n)
