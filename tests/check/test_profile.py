@@ -165,6 +165,17 @@ def test_packing_and_collating_have_their_own_times_whatever_the_feed_is(kind, m
     assert "plan and pack" in found.report().facts
 
 
+def test_what_batches_take_on_their_way_to_the_device_is_told(time, monkeypatch):  # E3
+    def finish(batch):
+        time.now += 0.02
+        return batch
+
+    monkeypatch.setattr(room.Loader, "_find_finish", lambda *_: finish)
+    found = profile(tw.from_dataset(SAMPLES).batch(2), 20, train=lambda _: None, workers=0, ablate=False)
+    assert found.costs.transfer == pytest.approx(0.02)
+    assert found.report().facts["transfer"].endswith("20.00 ms a batch")
+
+
 def test_queues_and_the_wait_for_the_next_in_order_are_told_for_both_kinds():  # E54
     rows = [{"input_ids": [n]} for n in range(4000)]
     for head, names in ((tw.from_dataset(rows), {"batches ready", "groups read or mapped"}),

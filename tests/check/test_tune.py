@@ -103,6 +103,22 @@ def test_tuning_reaches_95_percent_of_the_best_of_the_whole_grid(kind, best, mon
         assert found.best.mode == "inline"
 
 
+# E28
+@pytest.mark.parametrize(("told", "there"), [(250, 10_000), (None, 312), (None, None)])
+def test_a_setting_that_took_more_memory_than_allowed_or_left_is_never_chosen(told, there, monkeypatch):
+    """Four fifths of what is left bound a search that is told nothing; where that cannot be known, nothing does."""
+    monkeypatch.setattr(room, "usable_cpus", lambda: 8)
+    monkeypatch.setattr(room, "available", lambda: there)
+
+    def measured(feed, how, setting, train, *, steps, seconds):
+        return Seen(setting, 1.0 + setting.workers, 100 * setting.workers)
+
+    monkeypatch.setattr(room, "_measured", measured)
+    found = tune(FEED, seconds=60, max_memory=told)
+    assert found.best.workers == (16 if told is None and there is None else 2)
+    assert any(s.memory > 250 for s in found.tried)
+
+
 def test_a_search_runs_the_real_loop_and_says_every_trial():
     found = tune(FEED, seconds=1, steps=4)
     assert found.tried[0].value.mode == "inline"

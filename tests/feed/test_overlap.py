@@ -77,6 +77,25 @@ def test_as_many_batches_are_made_ahead_as_prefetch_says_while_the_loop_holds_on
     loader.close()
 
 
+# E4
+def test_a_stream_lays_out_as_many_batches_ahead_as_prefetch_says_while_the_loop_holds_one():
+    laid, lock = [], threading.Condition()
+
+    def collate(samples):
+        with lock:
+            laid.append(len(samples))
+            lock.notify_all()
+        return {"input_ids": samples[0]["input_ids"]}
+
+    feed = source_of([{"input_ids": [n]} for n in range(100)], "stream").batch(2, collate=collate)
+    loader = FeedLoader(feed, topology=tw.Topology(), prefetch=5)
+    batches = iter(loader)
+    next(batches)
+    with lock:  # training
+        assert lock.wait_for(lambda: len(laid) >= 1 + 5, LONG)
+    loader.close()
+
+
 class Counted:
     """A source that counts the samples that are read."""
 

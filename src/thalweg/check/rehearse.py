@@ -94,6 +94,7 @@ def take_batch(e: Evidence, batch: Any, names: Sequence[Sequence[str]] = ()) -> 
     rows = rows_of(batch)
     if not rows:
         return
+    shape = (len(rows), len(rows[0].ids))
     weight = getattr(getattr(batch, "info", None), "weight", ())
     if len(weight) == len(rows):
         rows = [row for row, w in zip(rows, weight, strict=True) if w] or rows[:0]
@@ -101,8 +102,8 @@ def take_batch(e: Evidence, batch: Any, names: Sequence[Sequence[str]] = ()) -> 
         return
     e.segments += segments_of(rows, len(e.rows), names)
     e.rows += rows
-    e.shapes.append((len(rows), len(rows[0].ids)))
-    e.batch_tokens = max(e.batch_tokens, len(rows) * len(rows[0].ids))
+    e.shapes.append(shape)
+    e.batch_tokens = max(e.batch_tokens, shape[0] * shape[1])
 
 
 def _walk(e: Evidence, feed: Feed, seed: int) -> None:

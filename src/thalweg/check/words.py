@@ -21,9 +21,9 @@ def tokenizer_of(given: Any, lineage: Mapping[str, Any], feed: Any = None) -> An
         found = named if isinstance(named, str) and Path(named).is_dir() else None
     if found is None:
         return None
-    from thalweg.encode.tokens import load_tokenizer, tokenizer_digest  # noqa: PLC0415 (transformers loads here)
+    from thalweg.encode.tokens import shared_tokenizer, tokenizer_digest  # noqa: PLC0415 (transformers may load here)
 
-    tokenizer = load_tokenizer(found)
+    tokenizer = shared_tokenizer(found)
     if given is None and found is lineage.get("tokenizer_path"):
         known = lineage.get("tokenizer")  # another tokenizer may lie there by now
         return tokenizer if known in {None, tokenizer_digest(tokenizer)} else None

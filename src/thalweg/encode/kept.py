@@ -19,7 +19,7 @@ import xxhash
 from thalweg.core.extras import need
 from thalweg.encode.qwen import cache_folder
 
-_LAYOUT = "1"
+_LAYOUT = "2"
 _FILES = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "*.py")
 _LARGEST = 64 << 20  # bytes of a file that can be part of a tokenizer
 
@@ -36,6 +36,7 @@ class Facts(msgspec.Struct, frozen=True):
     special_tokens_map: dict[str, Any]
     all_special_tokens: list[str]
     chat_template: Any
+    cleans: bool  # spaces before punctuation go when ids become text
 
 
 class Kept:
@@ -98,6 +99,14 @@ class Kept:
             ids: list[int] = self.real.encode(text, add_special_tokens=add_special_tokens, **more)
             return ids
         found: list[int] = self._engine.encode(text, add_special_tokens=add_special_tokens).ids
+        return found
+
+    def decode(self, ids: Any, **more: Any) -> str:
+        """Give the text of ids, special tokens included."""
+        if more or self._real is not None or self.facts.cleans or not isinstance(ids, list):
+            text: str = self.real.decode(ids, **more)
+            return text
+        found: str = self._engine.decode(ids, skip_special_tokens=False)
         return found
 
     def convert_tokens_to_ids(self, tokens: Any) -> Any:
@@ -175,6 +184,7 @@ def _keep(tokenizer: Any, folder: Path, digest: Callable[[Any], str]) -> None:
     facts = Facts(
         digest(tokenizer), len(tokenizer), tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id,
         getattr(tokenizer, "unk_token_id", None), named, list(tokenizer.all_special_tokens), tokenizer.chat_template,
+        bool(getattr(tokenizer, "clean_up_tokenization_spaces", False)),
     )  # fmt: skip
     plain = type(engine).from_str(engine.to_str())
     plain.no_truncation()

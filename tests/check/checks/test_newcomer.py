@@ -1,6 +1,7 @@
 """What a newcomer's file makes the checks say: no pass without grounds, no false alarm, places that can be found."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -65,3 +66,19 @@ def test_whole_samples_of_the_greatest_length_are_not_called_cut():
     ragged = [{"input_ids": list(range(n, n + 30))} for n in range(10, 70)]
     assert verdicts(tw.from_dataset(ragged))["truncation"].level == "note"
     assert verdicts(tw.from_dataset(SAMPLES), tokenizer=letters)["truncation"].level == "ok"
+
+
+def test_advice_on_shapes_and_padding_is_what_can_be_typed_and_helps():
+    rows = [{"input_ids": [9] * (5 + 3 * n)} for n in range(240)]
+    plain = verdicts(tw.from_dataset(rows).shuffle().batch(4))
+    shapes, padding = plain["shapes of batches"], plain["padding wasted"]
+    assert shapes.fix.startswith("pad_to_multiple_of=32 leaves ")
+    left = int(shapes.fix.split("leaves ")[1].split(";")[0])
+    typed = verdicts(tw.from_dataset(rows).shuffle().batch(4, pad_to_multiple_of=32))["shapes of batches"]
+    assert (typed.level, typed.numbers["shapes"]) == ("ok", left)
+    assert padding.level == "warning"
+    how = re.search(r"\.bucket\((\[.*?\]), (\[.*?\])\)", padding.fix)
+    feed = tw.from_dataset(rows).shuffle().bucket(json.loads(how[1]), json.loads(how[2]), pad_to="boundary")
+    bucketed = verdicts(feed)
+    assert bucketed["padding wasted"].level == "ok"
+    assert bucketed["shapes of batches"].numbers["shapes"] <= 8

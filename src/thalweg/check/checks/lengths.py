@@ -4,6 +4,7 @@ Decides from which share on a length is worth a word, and works out what buckets
 """
 
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -86,16 +87,25 @@ def shapes_of_batches(e: Evidence) -> Finding | None:
         fix = "give outliers a bucket of their own, or filter them before: .filter(lambda n: n <= 8192, ['length'])"
         return Finding("warning", f"{far} batches are far wider than the rest", fix=fix, numbers=numbers)
     if len(counts) > MANY and len(counts) > 0.5 * len(e.shapes):
-        fix = "pad_to_multiple_of=64, .bucket(...) or .pack(...)"
+        fix = f'{_rounded(e.shapes)}.pack(...); or .bucket(..., pad_to="boundary")'
         return Finding("warning", "nearly every batch has a shape of its own", fix=fix, numbers=numbers)
     return fine("few shapes", **numbers)
+
+
+def _rounded(shapes: Sequence[tuple[int, int]]) -> str:
+    """Name the least multiple to pad to that leaves few shapes; "" where none does, as rows differ too."""
+    for multiple in (8, 16, 32, 64, 128, 256):
+        left = len({(rows, -(-width // multiple)) for rows, width in shapes})
+        if left <= MANY:
+            return f"pad_to_multiple_of={multiple} leaves {left}; or "
+    return ""
 
 
 def padding_wasted(e: Evidence) -> Finding | None:
     """Say what share of all places is padding, and what buckets or packing would leave."""
     if not e.shapes or not e.rows or e.lengths is None or not len(e.lengths):
         return None
-    places = sum(b * w for b, w in e.shapes)
+    places = sum(len(r.ids) for r in e.rows)  # rows that only fill a last batch up are none
     real = sum(b - a for r in e.rows for a, b in r.edges)
     waste = 1 - real / places if places else 0.0
     lengths = np.asarray(e.lengths, np.int64)[:MOST]
@@ -106,18 +116,19 @@ def padding_wasted(e: Evidence) -> Finding | None:
         return fine("little padding", **numbers)
     longest = int(lengths.max())
     numbers["padded to the longest of all"] = f"{padding_share(lengths, to=longest):.1%}"
-    numbers["with buckets"] = f"{_bucketed(lengths, height):.1%}"
+    edges, bucketed = _bucketed(lengths, height)
+    numbers["with buckets"] = f"{bucketed:.1%}"
     capacity = max(longest, int(np.median(lengths)) * 8)
     numbers["packed"] = f"{_packed(lengths, capacity):.1%}"
-    fix = f".pack({capacity}) or .bucket(...)"
+    fix = f".pack({capacity}), or .bucket({edges}, {[height] * (len(edges) + 1)})"
     return Finding("warning", "much of every batch is padding", fix=fix, numbers=numbers)
 
 
-def _bucketed(lengths: np.ndarray[tuple[int], np.dtype[np.int64]], height: int) -> float:
-    """Give the share of padding in batches of one height whose samples share an eighth of the lengths."""
-    edges = sorted({int(v) for v in np.quantile(lengths, np.arange(1, 8) / 8)})
+def _bucketed(lengths: np.ndarray[tuple[int], np.dtype[np.int64]], height: int) -> tuple[list[int], float]:
+    """Give boundaries, and the share of padding in batches of one height whose samples share an eighth of lengths."""
+    edges = sorted({int(v) for v in np.quantile(lengths, np.arange(1, 9) / 8)})
     made = bucket(lengths, edges, [height] * (len(edges) + 1), remainder="keep")
-    return 1 - float(lengths.sum()) / max(made.padded_tokens, 1)
+    return edges, 1 - float(lengths.sum()) / max(made.padded_tokens, 1)
 
 
 def _packed(lengths: np.ndarray[tuple[int], np.dtype[np.int64]], capacity: int) -> float:
