@@ -178,6 +178,7 @@ def test_a_plan_is_reproducible_and_knows_its_steps_and_a_stream_asks_for_max_st
     runs = [[b["input_ids"].tolist() for b in loader(plan)] for _ in range(2)]
     assert runs[0] == runs[1]
     assert len(runs[0]) == counted == loader(plan).steps_per_epoch
+    assert len(loader(plan, max_steps=3)) == len(list(loader(plan, max_steps=3))) == 3
     with pytest.raises(TypeError, match="a stream has no length"):
         len(loader(stream))
     assert len(list(loader(stream, epochs=None, max_steps=7))) == 7

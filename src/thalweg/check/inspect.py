@@ -82,7 +82,7 @@ def inspect(
             )
         return _of_loader(title, thing, n, tokenizer)
     fix = "give records, a feed, a loader, the path of a record set, or file.py:name"
-    raise ConfigError(f"a {type(thing).__name__} holds no samples to look at", where=title, fix=fix)
+    raise ConfigError(f"this holds no samples to look at: {type(thing).__name__}", where=title, fix=fix)
 
 
 def _open(x: Any) -> tuple[str, Any]:
@@ -216,7 +216,7 @@ def _of_loader(title: str, loader: Any, n: int, tokenizer: Any) -> Report:
 def _item_views(item: Any, decode: Decode) -> list[View]:
     """Show a batch row by row, or one sample."""
     if not isinstance(item, Mapping):
-        raise ConfigError(f"a {type(item).__name__} cannot be shown", where="inspect", fix='use collate="hf"')
+        raise ConfigError(f"this cannot be shown: {type(item).__name__}", where="inspect", fix='use collate="hf"')
     values = cast("Mapping[str, Any]", item)
     tokens = values.get(INPUT_IDS)
     if tokens is None or np.ndim(tokens) < 2:

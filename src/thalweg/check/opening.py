@@ -77,7 +77,7 @@ def seen(title: str, thing: Any) -> Target:
     if hasattr(thing, "__len__") and hasattr(thing, "__getitem__") and not isinstance(thing, Mapping):
         return Target(title, "data set", import_module("thalweg.feed.open").from_dataset(thing))
     fix = "give records, a feed, a loader, a path, or file.py:name; a loader of another library gives batches"
-    raise ConfigError(f"a {type(thing).__name__} holds no samples to look at", where=title, fix=fix)
+    raise ConfigError(f"this holds no samples to look at: {type(thing).__name__}", where=title, fix=fix)
 
 
 def _path(path: str, words: Sequence[str]) -> Target:
