@@ -1,4 +1,4 @@
-"""Where a service was promised, its absence is a failure: THALWEG_REQUIRE=slurm,s3,ray,media, as CI says it.
+"""Where a service was promised, its absence is a failure: THALWEG_REQUIRE=slurm,s3,ray,media,browser, as CI says it.
 
 Elsewhere a test that needs a package which is not installed is skipped, and says which.
 """
