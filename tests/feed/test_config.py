@@ -85,12 +85,14 @@ EXAMPLES = {
         [REC, {"batch": {"size": 2, "pad": "left", "pad_to": 16, "pad_to_multiple_of": 8, "pad_id": 1,
                          "collate": "megatron"}}],
         [REC, {"batch": {"size": 2, "collate": "config_code:stack"}}],
-        [REC, {"batch": {"size": [[0, 2], [1000, 4]]}}],
+        [REC, {"batch": {"size": [[0, 2], [1000, 4]], "dtype": "int32"}}],
     ],
     st.Bucket: [[REC, {"bucket": {"boundaries": [4, 8], "sizes": [4, 2, 1], "remainder": "drop", "pad": "left",
-                                  "pad_to": "boundary", "pad_to_multiple_of": 8, "pad_id": 1, "collate": "raw"}}]],
+                                  "pad_to": "boundary", "pad_to_multiple_of": 8, "pad_id": 1, "collate": "raw"}}],
+                [REC, {"bucket": {"boundaries": [4], "sizes": [4, 2], "dtype": "int32"}}]],
     st.TokenBudget: [[REC, {"token_budget": {"tokens": 64, "window": 4, "pad": "left", "pad_to_multiple_of": 8,
-                                             "pad_id": 1, "collate": "raw"}}]],
+                                             "pad_id": 1, "collate": "raw"}}],
+                     [REC, {"token_budget": {"tokens": 64, "dtype": "int32"}}]],
 }  # fmt: skip
 ALL = [(kind, config) for kind in EXAMPLES for config in EXAMPLES[kind]]
 

@@ -545,3 +545,22 @@ def test_a_forked_process_reads_behind_a_url_too(s3, tmp_path):
     assert note.exists()
     rec.ahead([])
     assert not note.exists()
+
+
+def test_what_a_dead_process_left_is_removed_under_its_lock(tmp_path, monkeypatch):
+    cache = NodeCache(tmp_path, 100)
+    (tmp_path / ".k.life").touch()
+    (tmp_path / ".k.0123456789ab.part").touch()
+    seen, true = [], os.unlink
+
+    def unlink(path, *more, **words):
+        if str(path).endswith(".part"):
+            with pytest.raises(RecordsError):  # else what this one fetches from now on would be taken from it
+                store_fs.Life(tmp_path / ".k.life").begin()
+            seen.append(path)
+        true(path, *more, **words)
+
+    monkeypatch.setattr(os, "unlink", unlink)
+    cache.shrink()
+    assert len(seen) == 1
+    assert not list(tmp_path.iterdir())

@@ -84,6 +84,20 @@ class NodeCache:
         finally:
             life.end()
 
+    def _cleared(self, stem: str, left: Path) -> bool:
+        """Remove what a dead process left; False where its process lives.
+
+        Under its lock: what was dead when one looked may have been begun anew before one removes.
+        """
+        try:
+            life = fs.Life(self.folder / f".{stem}.life").begin()
+        except RecordsError:
+            return False
+        with self._ending(life):
+            if left.suffix != ".life":  # that one goes with the lock
+                left.unlink(missing_ok=True)
+        return True
+
     def _make(self, path: Path, fetch: Callable[[Path], None]) -> Path:
         temporary = self.folder / f".{path.name}.{secrets.token_hex(6)}.part"
         try:
@@ -105,9 +119,7 @@ class NodeCache:
                     if scratch is None:
                         info = entry.stat()
                         found.append((info.st_mtime, info.st_size, entry.name))
-                    elif not fs.is_alive(self.folder / f".{scratch[1]}.life"):
-                        os.unlink(entry.path)  # noqa: PTH108
-                    elif scratch[2] == "needs":
+                    elif not self._cleared(scratch[1], Path(entry.path)) and scratch[2] == "needs":
                         _merge(needs, Path(entry.path).read_text(encoding="utf-8").split("\n"))
         total = sum(size for _, size, _ in found) + coming
         if total <= self.max_bytes:
