@@ -140,26 +140,29 @@ def _work(loader: Any, collate: Any) -> Work:
     return Work(lambda: sum(len(lengths) for _, lengths in loader), lambda: _sums(loader))
 
 
+def _shuffled(loader_class: Any, folder: Path, collate: Any) -> Work:
+    """Read the mapped file in a shuffled order through torch's DataLoader, or one with its arguments."""
+    import torch
+
+    draws = torch.Generator().manual_seed(0)
+    loader = loader_class(Mapped(folder), BATCH, shuffle=True, collate_fn=collate, generator=draws)
+    return _work(loader, collate)
+
+
 def torch_loader(collate: Any) -> Callable[[Path, Mapping[str, Any]], Work]:
     def start(folder: Path, _size: Mapping[str, Any]) -> Work:
-        import torch
         from torch.utils.data import DataLoader
 
-        draws = torch.Generator().manual_seed(0)
-        loader: Any = DataLoader(Mapped(folder), BATCH, shuffle=True, collate_fn=collate, generator=draws)
-        return _work(loader, collate)
+        return _shuffled(DataLoader, folder, collate)
 
     return start
 
 
 def stateful(collate: Any) -> Callable[[Path, Mapping[str, Any]], Work]:
     def start(folder: Path, _size: Mapping[str, Any]) -> Work:
-        import torch
         from torchdata.stateful_dataloader import StatefulDataLoader
 
-        draws = torch.Generator().manual_seed(0)
-        loader: Any = StatefulDataLoader(Mapped(folder), BATCH, shuffle=True, collate_fn=collate, generator=draws)
-        return _work(loader, collate)
+        return _shuffled(StatefulDataLoader, folder, collate)
 
     return start
 
