@@ -154,7 +154,7 @@ def test_epoch_and_position_of_each_source_are_those_of_what_came(packed):
     assert told["data/epoch/b"] * 16 + told["data/position/b"] >= counts["b"]
 
 
-def test_a_stream_tells_the_epoch_and_the_items_read_of_each_source_over_all_ranks():
+def test_a_stream_tells_the_epoch_and_the_position_of_each_source_over_all_ranks():
     def feed():
         parts = {n: tw.from_stream([{"input_ids": [k, k]} for k in range(size)], shards=2) for n, size in
                  (("a", 8), ("b", 24))}  # fmt: skip

@@ -13,7 +13,23 @@ from thalweg.core.tally import Tally
 from thalweg.feed import stages as st
 from thalweg.feed.call import EventCall, describe_event
 from thalweg.feed.engine import Engine, start_map
-from thalweg.feed.events import EPOCH, FAIL, ID, ITEM, KIND, PASS, SOURCE, SUB, TOKEN, VALUE, Event, EventNode, Token
+from thalweg.feed.events import (
+    EPOCH,
+    FAIL,
+    ID,
+    ITEM,
+    KIND,
+    NO_SOURCE,
+    PASS,
+    SOURCE,
+    SUB,
+    TOKEN,
+    VALUE,
+    Event,
+    EventNode,
+    SourceEpoch,
+    Token,
+)
 from thalweg.feed.quarantine import Quarantine
 from thalweg.work.budget import ByteBudget
 from thalweg.work.turns import Turn
@@ -77,7 +93,7 @@ class AMapNode:
         for turn in self._run.turns():
             event = turn.item
             if event is None:  # the source itself failed
-                yield (FAIL, -1, turn.error, None, None, 0, "")
+                yield (FAIL, -1, turn.error, None, None, 0, NO_SOURCE)
                 return
             if event[KIND] == ITEM:
                 yield from self._outputs(event, turn)
@@ -123,7 +139,7 @@ class AMapNode:
     def _past(self, event: Event) -> None:
         self._before[event[SUB]] = event[TOKEN]
 
-    def _names(self, event: Event, made: int) -> list[tuple[Any, str]]:
+    def _names(self, event: Event, made: int) -> list[tuple[Any, SourceEpoch]]:
         """Name outputs and their sources: a batched call that gives as many as it took keeps them."""
         if type(event[VALUE]) is list and made == len(event[VALUE]):
             return [(e[ID], e[SOURCE]) for e in event[VALUE]]

@@ -48,7 +48,7 @@ class MapCall:
         if stage.with_info:
             name = event[ID]
             index = name if isinstance(name, int) else -1
-            info = SampleInfo(str(name), event[SOURCE], index, event[EPOCH], self.key)
+            info = SampleInfo(str(name), event[SOURCE].name, index, event[EPOCH], self.key)
         if stage.input_columns is not None or stage.output_columns is not None:
             return call(stage, value, info)
         given = stage.fn(dict(value), info) if info is not None else stage.fn(dict(value))
@@ -90,7 +90,7 @@ class FilterCall:
         value, name = event[VALUE], event[ID]
         if self.stage.with_info:
             index = name if isinstance(name, int) else -1
-            keep = self.stage.fn(value, SampleInfo(str(name), event[SOURCE], index, event[EPOCH], self.key))
+            keep = self.stage.fn(value, SampleInfo(str(name), event[SOURCE].name, index, event[EPOCH], self.key))
         else:
             keep = self.stage.fn(value)
         return [value] if keep else []
@@ -105,4 +105,5 @@ def describe_event(event: Event) -> str:
     value = event[VALUE]
     if type(value) is list and value and type(value[0]) is tuple:
         return f"samples {value[0][ID]!r} to {value[-1][ID]!r}"
-    return f"sample {str(event[ID])!r}" + (f" of source {event[SOURCE]!r}" if event[SOURCE] else "")
+    source = event[SOURCE].name
+    return f"sample {str(event[ID])!r}" + (f" of source {source!r}" if source else "")

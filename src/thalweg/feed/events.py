@@ -1,16 +1,33 @@
 """What flows between the nodes of a stream: values, places without a value, ends and failures, each with its place.
 
 An event is a plain tuple (kind, sub, value, token, id, epoch, source), because millions are made. `sub` is its
-sub-stream, `source` the name of its source; `token` is the place of that sub-stream right after the event, for all
-nodes up to the one that gave it: restoring a node with it gives the next event. Decides the words, nothing else.
+sub-stream, `source` the source and the epoch of its own that a sample is from; `token` is the place of that sub-stream
+right after the event, for all nodes up to the one that gave it: restoring a node with it gives the next event. Decides
+the words, nothing else.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
 Token: TypeAlias = Any  # plain data, fit for JSON once `feed.streamstate` has written it
 Tokens: TypeAlias = dict[int, Token]  # by sub-stream
-Event: TypeAlias = tuple[int, int, Any, Token, Any, int, str]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SourceEpoch:
+    """A source, an epoch of its own (not that of the mix it is in) and a sub-stream: one object for all its samples.
+
+    Compared by identity, so that counting costs no more than counting objects.
+    """
+
+    name: str
+    epoch: int
+    sub: int
+
+
+NO_SOURCE: Final = SourceEpoch("", 0, -1)  # of events that are no sample
+Event: TypeAlias = tuple[int, int, Any, Token, Any, int, SourceEpoch]
 
 ITEM: Final = 0  # a value
 PASS: Final = 1  # no value: the place moved on (a filter, an item without output)

@@ -21,6 +21,7 @@ from thalweg.feed.node import RunOptions
 from thalweg.feed.streamagree import answer_of, ask_all
 from thalweg.feed.streambatch import NOTHING_NOTED, LaidOut, Noted, StreamBatcher, step_words
 from thalweg.feed.streamchain import Chain, build, leg_of
+from thalweg.feed.streamgiven import Counts, Given, names_of, together
 from thalweg.feed.streamremix import Remix, going_on
 from thalweg.feed.streamstate import write
 from thalweg.feed.streamsteps import Shape, Stand, StepRows, steps
@@ -29,6 +30,7 @@ from thalweg.work.inline import InlineMap
 from thalweg.work.ordered import OrderedMap
 
 if TYPE_CHECKING:
+    from thalweg.feed.events import SourceEpoch
     from thalweg.work.turns import Turn
 
 FORGET_EVERY = 16  # steps between two looks for states of the source that are not needed any more
@@ -47,10 +49,9 @@ class StreamNode:
         self.feed, self.options, self.ledger = feed, options, ledger
         self._remix = Remix()
         self._plan = build(feed, options, None)  # names sub-streams and checks stages; reads nothing
-        self._places = {s: self._plan.node.first(s) for s in self._plan.subs}
-        self._counts = dict.fromkeys(self._plan.subs, 0)  # rows of each sub-stream's epoch up to its place
+        self._now = self._stand({s: self._plan.node.first(s) for s in self._plan.subs}, {}, {})
         self._snapshots: list[Any] = []
-        self._edge = (0, dict(self._places), self._counts)  # steps, places, counts: replaced whole
+        self._edge = (0, self._now)  # steps, and where the sub-streams stand: replaced whole
         self._step, self._epoch = 0, 0
         self._resumed = False  # the next `for` goes on from here
         self._looked = False
@@ -63,7 +64,8 @@ class StreamNode:
         self._granted, self._fill = 0, False
         self._ended, self._until = False, options.epochs
         self._waited = 0.0
-        self._shares: Counter[str] = Counter()  # samples handed over, by source
+        self._came: Mapping[SourceEpoch, int] = {}  # samples of the step that is handed over, by source
+        self._shares: Counter[str] = Counter()  # the same of all steps so far
         self._mixed = isinstance(feed.stages[0], st.Concat | st.Mix)
 
     @property
@@ -77,20 +79,26 @@ class StreamNode:
         return self._epoch
 
     @property
-    def origins(self) -> list[Any]:
-        """Say where the source stands in each sub-stream of this rank."""
-        return [self._plan.node.origin_of(t) for t in self._places.values()]
+    def given(self) -> Counts:
+        """Give source -> (epoch of its own, samples of it handed over) at the last step's edge; {} of one source."""
+        return together((g.counts for g in self._edge[1].given.values()), names_of(self.feed)) if self._mixed else {}
 
     def _epoch_of(self, token: Any) -> int:
         return int(self._plan.node.origin_of(token)[0])
 
     def _running_epoch(self) -> int:
-        return min(map(self._epoch_of, self._places.values()), default=0)
+        return min(map(self._epoch_of, self._now.places.values()), default=0)
 
-    def _beginning(self, epoch: int) -> dict[int, Any]:
+    def _stand(self, places: dict[int, Any], rows: Mapping[int, int], given: Mapping[int, Given]) -> Stand:
+        epochs = {s: self._epoch_of(t) for s, t in places.items()}
+        return Stand(places, {s: rows.get(s, 0) for s in places}, epochs, {s: given.get(s, Given()) for s in places})
+
+    def _beginning(self, epoch: int) -> Stand:
         """Give the place where each sub-stream began an epoch, or would."""
-        node, now = self._plan.node, self._places
-        return {s: node.begin_of(s, t) if self._epoch_of(t) == epoch else node.first(s, epoch) for s, t in now.items()}
+        node, now = self._plan.node, self._now
+        there = {s for s, t in now.places.items() if self._epoch_of(t) == epoch}
+        places = {s: node.begin_of(s, t) if s in there else node.first(s, epoch) for s, t in now.places.items()}
+        return self._stand(places, {}, {s: now.given[s].where_began(epoch) for s in there})
 
     def begin(self) -> None:
         """Start a `for`: right after `restore` go on, else go to the first row of the running epoch."""
@@ -106,10 +114,9 @@ class StreamNode:
         self._untouched, self._resumed = self._resumed, False
         self._start()
 
-    def _go_to(self, places: dict[int, Any], counts: dict[int, int] | None = None) -> None:
+    def _go_to(self, stand: Stand) -> None:
         self._close_run()
-        self._places, self._counts = places, dict.fromkeys(places, 0) if counts is None else counts
-        self._edge = (self._step, dict(places), self._counts)
+        self._now, self._edge = stand, (self._step, stand)
 
     def _start(self) -> None:
         """Make the chain and what runs it; threads start with the first batch."""
@@ -121,14 +128,13 @@ class StreamNode:
         beyond = options.tail == "carry" or until is None
         chain = self._chain = build(self.feed, options, None if beyond else until, self._remix.for_chain())
         chain.source.take_snapshots(self._snapshots)
-        chain.node.restore(self._places)
+        chain.node.restore(self._now.places)
         batcher = self._batcher = StreamBatcher(chain.batch, chain.pack, chain.row_maps, options.slicing)
-        shape = Shape(batcher.stage.sizes[0], options.accumulation, options.tail, until, chain.pack is not None)
-        firsts = {s: chain.node.begin_of(s, t) for s, t in self._places.items()}
-        whole = json.dumps(firsts) == json.dumps(self._places)
-        epochs = {s: self._epoch_of(t) for s, t in self._places.items()}
-        stand = Stand(self._places, self._counts, epochs)
-        source = steps(chain.node, stand, shape, lambda: chain.source.read, whole=whole)
+        size, packed = batcher.stage.sizes[0], chain.pack is not None
+        shape = Shape(size, options.accumulation, options.tail, until, packed, self._mixed)
+        firsts = {s: chain.node.begin_of(s, t) for s, t in self._now.places.items()}
+        whole = json.dumps(firsts) == json.dumps(self._now.places)
+        source = steps(chain.node, self._now, shape, lambda: chain.source.read, whole=whole)
         call = LaidOut(batcher, self.ledger is not None)
         if options.workers == 0:
             self._run = InlineMap(source, call, describe=step_words, wake=chain.node.stop)
@@ -151,13 +157,13 @@ class StreamNode:
         self.look()
         self._looked = False
         batch, noted = self._ready.popleft()
-        if self._mixed:
-            self._shares.update(source for row in batch.info.sources for source in row)
         if self.ledger is not None:
             self.ledger.add_rows(batch.info.step, batch.info.micro, *noted)
         if not self._ready:
             self._step += 1
-            self._edge = (self._step, self._places, self._counts)
+            for source, n in self._came.items():
+                self._shares[source.name] += n
+            self._edge = (self._step, self._now)
             if self._step % FORGET_EVERY == 0:
                 self._forget()
         return batch
@@ -196,12 +202,13 @@ class StreamNode:
                 return
         self._granted -= 1
         if self._fill:
+            self._came = {}
             self._hold([self._batcher.zero() for _ in range(self.options.accumulation)], [])
             return
         step, batches, noted = self._take()
-        self._epoch, self._places, self._counts = step.epoch, step.places, step.counts
+        self._epoch, self._now, self._came = step.epoch, step.after, step.came
         if not batches:
-            self._edge = (self._step, self._places, self._counts)
+            self._edge = (self._step, self._now)
             self._end_of_group()
             return
         self._untouched = False
@@ -263,39 +270,39 @@ class StreamNode:
                     fix=f"look at the error of rank {other}",
                 )
         self._skip_group()
-        self._edge = (self._step, self._places, self._counts)
+        self._edge = (self._step, self._now)
         self._end_of_group()
 
     def _skip_group(self) -> None:
         """Go behind this group of epochs: rows that other ranks have no partner for are left out."""
         if answer_of(self._run).status == ENDED:
-            step = self._take()[0]
-            self._places, self._counts = step.places, step.counts
+            self._now = self._take()[0].after
             return
-        node, epoch = self._plan.node, self._running_epoch() + 1 if self._until is None else self._until
-        for sub, token in self._places.items():
-            if self._epoch_of(token) < epoch:
-                self._places = {**self._places, sub: node.first(sub, epoch)}
-                self._counts = {**self._counts, sub: 0}
+        node, epoch, now = self._plan.node, self._running_epoch() + 1 if self._until is None else self._until, self._now
+        left = {s for s, t in now.places.items() if self._epoch_of(t) < epoch}
+        places = {s: node.first(s, epoch) if s in left else t for s, t in now.places.items()}
+        kept = places.keys() - left
+        self._now = self._stand(places, {s: now.counts[s] for s in kept}, {s: now.given[s] for s in kept})
 
     # ---- place
 
     def state(self) -> State:
         """Give the place at the last step's edge at or before the batch handed over."""
-        step, places, counts = self._edge
+        step, stand = self._edge
         source = self._plan.source if self._chain is None else self._chain.source
         held = {}
-        for sub, token in places.items():
+        for sub, token in stand.places.items():
             place = self._plan.node.origin_of(token)
             found = source.snapshot_for(sub, place)
             held[sub] = (token, self._plan.source.snapshot_for(sub, place) if found is None else found)
         more: Any = {"changes": self._remix.text, "begins": self._remix.begins}
-        return write(self._plan.identity, self._plan.shards, step, held, counts, **more)
+        more |= {"given": stand.given} if self._mixed else {}
+        return write(self._plan.identity, self._plan.shards, step, held, stand.counts, **more)
 
     def _forget(self) -> None:
-        if self._chain is not None and self._places:
+        if self._chain is not None and self._now.places:
             node = self._plan.node
-            self._chain.source.forget_before({s: node.origin_of(t) for s, t in self._places.items()})
+            self._chain.source.forget_before({s: node.origin_of(t) for s, t in self._now.places.items()})
 
     def restore(self, state: Mapping[str, Any], *, mix: Mapping[str, Any] | None = None) -> None:
         """Go to a state's place; a step that was under way is begun again.
@@ -308,11 +315,13 @@ class StreamNode:
             StateError: another feed, or a state that lacks a sub-stream of this rank.
             ConfigError: weights that cannot be meant.
         """
-        self._remix, self._plan, self._step, places = going_on(self.feed, self.options, state, mix)
+        self._remix, self._plan, self._step, saved = going_on(self.feed, self.options, state, mix)
         self._ready.clear()
-        self._go_to({s: places[s][0] for s in self._plan.subs}, {s: places[s][2] for s in self._plan.subs})
+        mine = {s: saved[s] for s in self._plan.subs}
+        rows, given = {s: m.rows for s, m in mine.items()}, {s: m.given for s, m in mine.items()}
+        self._go_to(self._stand({s: m.token for s, m in mine.items()}, rows, given))
         self._note("resumed")
-        self._snapshots = [places[s][1] for s in self._plan.subs if places[s][1] is not None]
+        self._snapshots = [m.source for m in mine.values() if m.source is not None]
         self._plan.source.take_snapshots(self._snapshots)
         self._epoch = self._running_epoch()
         self._resumed, self._ended = True, False

@@ -71,7 +71,7 @@ class StreamBatcher:
             documents.tokens = Ragged(np.empty(0, np.int32), np.zeros(1, np.int64))
         values, info = self._collator.collate(documents, filler)
         info.ids = [[str(p.id) for p in row] for row in rows] + [[] for _ in range(filler)]
-        info.sources = [[p.source for p in row] for row in rows] + [[] for _ in range(filler)]
+        info.sources = [[p.source.name for p in row] for row in rows] + [[] for _ in range(filler)]
         self.seconds += perf_counter() - start
         return Batch(values, info=info)
 
@@ -122,7 +122,7 @@ def digests_of(rows: Sequence[Row]) -> NDArray[np.uint64]:
     pieces = [p for row in rows for p in row]
     offsets = np.zeros(len(rows) + 1, np.int64)
     np.cumsum([len(row) for row in rows], out=offsets[1:])
-    return row_digests(hash_ids([f"{p.source}/{p.id}" if p.source else str(p.id) for p in pieces]), offsets)
+    return row_digests(hash_ids([f"{p.source.name}/{p.id}" if p.source.name else str(p.id) for p in pieces]), offsets)
 
 
 def documents_of(rows: Sequence[Row]) -> Documents:

@@ -22,6 +22,7 @@ from thalweg.feed.events import (
     ID,
     ITEM,
     KIND,
+    NO_SOURCE,
     PASS,
     SOURCE,
     SUB,
@@ -196,7 +197,7 @@ class MixNode(OfParts):
         event = None if k is None else self._next(k, sub)
         if k is None or event is None:
             began = self._places[sub] = self._begun(sub, at.epoch + 1, at.tokens, at.total, at.in_pass)
-            return (END, sub, None, began.token, None, at.epoch, "")
+            return (END, sub, None, began.token, None, at.epoch, NO_SOURCE)
         kind = event[KIND]
         if kind == FAIL:
             return event
@@ -273,7 +274,7 @@ class MixNode(OfParts):
 
 def _too_many(sub: int, event: Event) -> InputError:
     return InputError(
-        f"source {event[SOURCE]!r} gave nothing for sub-stream {sub} while {HELD:,} samples of it wait for "
+        f"source {event[SOURCE].name!r} gave nothing for sub-stream {sub} while {HELD:,} samples of it wait for "
         f"sub-stream {event[SUB]}",
         where="mix",
         fix="filter behind the mix, or run as many ranks as there are sub-streams",

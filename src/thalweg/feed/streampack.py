@@ -16,7 +16,21 @@ from thalweg.core.errors import InputError, SampleError
 from thalweg.core.sample import IGNORE_INDEX, INPUT_IDS, LABELS, LOSS_SPANS, Sample
 from thalweg.core.tally import Tally
 from thalweg.feed import stages as st
-from thalweg.feed.events import END, EPOCH, FAIL, ID, ITEM, PASS, SOURCE, VALUE, Event, EventNode, Token
+from thalweg.feed.events import (
+    END,
+    EPOCH,
+    FAIL,
+    ID,
+    ITEM,
+    NO_SOURCE,
+    PASS,
+    SOURCE,
+    VALUE,
+    Event,
+    EventNode,
+    SourceEpoch,
+    Token,
+)
 from thalweg.feed.losses import written
 from thalweg.plan.pack_state import PackedRow, Packer
 from thalweg.plan.pack_stream import packer
@@ -29,7 +43,7 @@ class Piece(NamedTuple):
     start: int
     stop: int
     id: Any
-    source: str = ""
+    source: SourceEpoch = NO_SOURCE
 
 
 @dataclass(slots=True)
@@ -170,7 +184,7 @@ class PackNode:
             token = self._token(held, under_way)
             self.tally.out += len(row.keys)
             self.seconds += perf_counter() - start
-            yield (ITEM, sub, value, token, None, epoch, "")
+            yield (ITEM, sub, value, token, None, epoch, NO_SOURCE)
 
     def _token(self, held: _Sub, under_way: int | None = None) -> Token:
         """Say where the sub-stream is, and forget documents that are in rows handed over."""

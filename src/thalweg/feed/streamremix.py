@@ -55,8 +55,8 @@ class Remix:
 
 def going_on(
     feed: Feed, options: RunOptions, state: Mapping[str, Any], weights: Mapping[str, Any] | None
-) -> tuple[Remix, Chain, int, dict[int, tuple[Token, Any, int]]]:
-    """Give what a run goes on with: changes, chain, steps handed over, and (token, source, rows) by sub-stream.
+) -> tuple[Remix, Chain, int, dict[int, streamstate.Saved]]:
+    """Give what a run goes on with: changes, chain, steps handed over, and what is saved of each sub-stream.
 
     Args:
         feed: with its first weights.
@@ -75,7 +75,7 @@ def going_on(
     if weights is not None:
         head = mix_of(feed)
         checked = mix_of(mix(dict(head.feeds), weights=weights, on_exhausted=head.on_exhausted)).schedule[0][1]
-        tokens = {s: places[s][0] for s in chain.subs}
+        tokens = {s: places[s].token for s in chain.subs}
         epoch = min(int(chain.node.origin_of(t)[0]) for t in tokens.values())
         remix = remix.then(Change(epoch, step, checked, before=str(state["fingerprint"])), chain.node, tokens)
         chain = build(feed, options, None, remix.for_chain())

@@ -7,14 +7,24 @@ be put together and continued by any number of ranks that divides them. Knows no
 import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from thalweg.core.errors import StateError
 from thalweg.core.state import State, digest
 from thalweg.feed.identity import StateWarning
+from thalweg.feed.streamgiven import Given
 
 KIND, VERSION = "stream", "1"
 SUB = "sub-stream "
+
+
+class Saved(NamedTuple):
+    """Of one sub-stream: its token, a state of the source or None, rows of its epoch, and samples of each source."""
+
+    token: Any
+    source: Any
+    rows: int
+    given: Given
 
 
 def sub_key(sub: int) -> str:
@@ -29,6 +39,7 @@ def write(
     places: Mapping[int, tuple[Any, Any]],
     rows: Mapping[int, int],
     *,
+    given: Mapping[int, Given] | None = None,
     changes: str = "",
     begins: Mapping[int, Sequence[int]] | None = None,
 ) -> State:
@@ -40,6 +51,7 @@ def write(
         step: steps handed over.
         places: sub-stream -> (token, newest state of the source at or before it, or None).
         rows: sub-stream -> rows that it gave in its epoch.
+        given: sub-stream -> samples of each source that it gave; None where there is one source.
         changes: of the weights of a mix, as text.
         begins: sub-stream -> where each of them begins in it.
     """
@@ -54,15 +66,14 @@ def write(
     }
     for sub, (token, snapshot) in sorted(places.items()):
         value = {"place": token, "source": snapshot, "rows": rows[sub]}
+        value |= {"given": given[sub].written()} if given else {}
         value |= {"changes": list(begins[sub])} if begins else {}
         state[sub_key(sub)] = json.dumps(value, separators=(",", ":"))
     return state
 
 
-def read(
-    state: Mapping[str, Any], identity: Mapping[str, str], shards: int
-) -> tuple[int, dict[int, tuple[Any, Any, int]]]:
-    """Read a state: steps handed over, and sub-stream -> (token, state of the source, rows of its epoch).
+def read(state: Mapping[str, Any], identity: Mapping[str, str], shards: int) -> tuple[int, dict[int, Saved]]:
+    """Read a state: steps handed over, and what it holds of each sub-stream.
 
     Raises:
         StateError: another kind, a newer version, another feed, or another number of sub-streams.
@@ -93,7 +104,8 @@ def read(
     for key, text in state.items():
         if key.startswith(SUB):
             value = json.loads(text)
-            places[int(key.removeprefix(SUB))] = (value["place"], value["source"], int(value.get("rows", 0)))
+            rows, given = int(value.get("rows", 0)), Given.of(value["given"]) if "given" in value else Given()
+            places[int(key.removeprefix(SUB))] = Saved(value["place"], value["source"], rows, given)
     return int(state["step"]), places
 
 

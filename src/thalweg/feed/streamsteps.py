@@ -4,12 +4,29 @@ Decides the tail (SEMANTICS 3.4) for rows that come one by one. Runs in the thre
 format, no agreement and no consumer.
 """
 
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from thalweg.core.errors import InputError
-from thalweg.feed.events import END, EPOCH, FAIL, ID, ITEM, SOURCE, SUB, TOKEN, VALUE, Event, EventNode, Token
+from thalweg.feed.events import (
+    END,
+    EPOCH,
+    FAIL,
+    ID,
+    ITEM,
+    SOURCE,
+    SUB,
+    TOKEN,
+    VALUE,
+    Event,
+    EventNode,
+    SourceEpoch,
+    Token,
+)
+from thalweg.feed.streamgiven import Given, counted
 from thalweg.feed.streampack import Piece
 
 Row = list[Piece]
@@ -23,17 +40,17 @@ class StepRows:
         micros: rows of each micro-batch.
         fillers: rows of weight zero behind each.
         epoch: of the first row.
-        places: place of every sub-stream right after the step's last row.
         keys: (sub-stream, epoch, number of the row in it) of the step's rows.
-        counts: rows of every sub-stream in its epoch up to `places`.
+        after: where the sub-streams stand right after the step's last row.
+        came: samples that begin in the step by source, where there are several.
     """
 
     micros: list[list[Row]]
     fillers: list[int]
     epoch: int
-    places: dict[int, Token]
     keys: list[tuple[int, int, int]]
-    counts: dict[int, int]
+    after: "Stand"
+    came: Counter[SourceEpoch] = field(default_factory=Counter[SourceEpoch])
 
 
 class EmptyPassError(InputError):
@@ -52,6 +69,7 @@ class Shape:
         tail: "drop" | "carry" | "pad" | "repeat".
         until: a step that would begin in this epoch is not taken; None: endless.
         packed: values are rows of pieces already.
+        mixed: there are several sources, and what each gave is counted.
     """
 
     micro: int
@@ -59,6 +77,7 @@ class Shape:
     tail: str
     until: int | None
     packed: bool
+    mixed: bool = False
 
 
 @dataclass(slots=True)
@@ -69,15 +88,17 @@ class Stand:
         places: token of each.
         counts: rows that each gave in its epoch.
         epochs: epoch that each is in; they differ where some have ended theirs.
+        given: samples of each source that each handed over, where there are several; replaced whole.
     """
 
     places: dict[int, Token]
     counts: dict[int, int]
     epochs: dict[int, int]
+    given: dict[int, Given]
 
     def copy(self) -> "Stand":
-        """Copy all three."""
-        return Stand(dict(self.places), dict(self.counts), dict(self.epochs))
+        """Copy all four."""
+        return Stand(dict(self.places), dict(self.counts), dict(self.epochs), self.given)
 
 
 def steps(node: EventNode, stand: Stand, shape: Shape, read: Any, *, whole: bool = True) -> Iterator[StepRows]:
@@ -139,7 +160,7 @@ def steps(node: EventNode, stand: Stand, shape: Shape, read: Any, *, whole: bool
     if rows and shape.tail == "carry" and shape.until is None:
         yield _step(rows, keys, shape, first, now)
         before = now.copy()
-    yield StepRows([], [], first, before.places, [], before.counts)
+    yield StepRows([], [], first, [], before)
 
 
 def _single(event: Event) -> Piece:
@@ -149,10 +170,16 @@ def _single(event: Event) -> Piece:
 
 
 def _step(rows: list[Row], keys: list[tuple[int, int, int]], shape: Shape, epoch: int, now: Stand) -> StepRows:
-    """Cut rows into micro-batches; what is missing is filler."""
+    """Cut rows into micro-batches; what is missing is filler. Samples that begin in them are handed over now."""
     micros, fillers = [], []
     for k in range(shape.accumulation):
         part = rows[k * shape.micro : (k + 1) * shape.micro]
         micros.append(part)
         fillers.append(shape.micro - len(part))
-    return StepRows(micros, fillers, epoch, dict(now.places), keys, dict(now.counts))
+    came = Counter[SourceEpoch]()
+    for of in sorted({key[1] for key in keys}) if shape.mixed else ():
+        part = [row for row, key in zip(rows, keys, strict=True) if key[1] == of]
+        found = Counter([piece.source for piece in chain.from_iterable(part) if not piece.start])
+        now.given = counted(now.given, of, found)
+        came.update(found)
+    return StepRows(micros, fillers, epoch, keys, now.copy(), came)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from thalweg.feed.events import END, ITEM, Event, Token
+from thalweg.feed.events import END, ITEM, Event, SourceEpoch, Token
 from thalweg.feed.origin import Named, Origin, plain
 
 SNAPSHOT_EVERY = 64  # items between two states of the source: a resume reads at most so many again
@@ -26,6 +26,7 @@ class SubStreams:
         epochs: epoch at which reading stops; None never.
         take: numbers of items [a, b) that are read at all, counted over all sub-streams.
         name: of the source.
+        label: number of the sub-stream among all, where it is the only one here; None: they are numbered as here.
     """
 
     def __init__(
@@ -35,8 +36,10 @@ class SubStreams:
         epochs: int | None = 1,
         take: tuple[int, int | None] = (0, None),
         name: str = "",
+        *,
+        label: int | None = None,
     ) -> None:
-        self._origin, self._shards, self._epochs, self._name = origin, shards, epochs, name
+        self._origin, self._shards, self._epochs, self._name, self._label = origin, shards, epochs, name, label
         self._skip, self._limit = take
         self._next: dict[int, tuple[int, int]] = {}
         self._stopped = False
@@ -96,8 +99,9 @@ class SubStreams:
             yield from self._epoch(epoch)
 
     def _epoch(self, epoch: int) -> Iterator[Event]:
-        shards, nxt = self._shards, self._next
+        shards, nxt, label = self._shards, self._next, self._label
         mine = {s for s, (e, _) in nxt.items() if e == epoch}
+        sources = {s: SourceEpoch(self._name, epoch, s if label is None else label) for s in mine}
         start = max(self._skip, min(self._skip + nxt[s][1] * shards + s for s in mine))
         number = start
         for number, item in enumerate(self._items(epoch, start), start):
@@ -111,13 +115,13 @@ class SubStreams:
                 continue
             nxt[sub] = (epoch, count + 1)
             if type(item) is Named:
-                yield (ITEM, sub, item.sample, (epoch, count + 1), item.id, epoch, self._name)
+                yield (ITEM, sub, item.sample, (epoch, count + 1), item.id, epoch, sources[sub])
             else:
-                yield (ITEM, sub, plain(item), (epoch, count + 1), number, epoch, self._name)
+                yield (ITEM, sub, plain(item), (epoch, count + 1), number, epoch, sources[sub])
         # Each sub-stream ends in its own turn: where its next item would have been.
         for sub in sorted(mine, key=lambda s: nxt[s][1] * shards + s):
             nxt[sub] = (epoch + 1, 0)
-            yield (END, sub, None, (epoch + 1, 0), None, epoch, self._name)
+            yield (END, sub, None, (epoch + 1, 0), None, epoch, sources[sub])
 
     def _items(self, epoch: int, start: int) -> Iterator[Any]:
         """Read from `start` on, noting the source's state now and then."""
@@ -166,7 +170,7 @@ class FileStreams:
     """
 
     def __init__(self, origins: Mapping[int, Origin], shards: int, epochs: int | None = 1, name: str = "") -> None:
-        self._parts = {s: SubStreams(o, 1, epochs, name=name) for s, o in origins.items()}
+        self._parts = {s: SubStreams(o, 1, epochs, name=name, label=s) for s, o in origins.items()}
         self._shards = shards
         self._subs: list[int] = []
         self._places: dict[int, tuple[int, int]] = {}
