@@ -70,6 +70,7 @@ FEEDS = {
     "a part": lambda: stream(shards=3).skip(3).take(20).batch(2),
     "a side of a split": lambda: stream().split({"train": 0.6, "val": 0.4})["train"].batch(2),
     "concat_split": lambda: stream().pack(32, policy="concat_split").batch(1),
+    "concat_split of documents longer than rows": lambda: stream().pack(7, policy="concat_split").batch(2),
     "a window of documents": lambda: stream().pack(32, policy="window_5", overlong="truncate").batch(1),
     "two windows": lambda: stream(shards=2).shuffle(buffer_size=3).map(expand).shuffle(buffer_size=4).batch(2),
     "packed": lambda: stream().pack(32, policy="fill", overlong="split").batch(1),

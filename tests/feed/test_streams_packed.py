@@ -67,6 +67,16 @@ def test_each_kept_document_is_in_exactly_one_row_and_no_row_is_too_long(lengths
     assert {i: sorted(v) for i, v in seen.items()} == {i: sorted(v) for i, v in expected.items()}
 
 
+@given(lengths=st.lists(st.integers(0, 70), min_size=1, max_size=40).filter(any))
+@settings(max_examples=60, deadline=None)
+def test_documents_end_to_end_are_the_rows_end_to_end_however_long_they_are(lengths):
+    # C20 C21
+    batches = run(from_stream(docs(lengths)).pack(16, policy="concat_split").batch(1), workers=0)
+    assert [b.info.num_tokens for b in batches[:-1]] == [16] * (len(batches) - 1)
+    flat = np.concatenate([b["input_ids"].reshape(-1)[: b.info.num_tokens] for b in batches])
+    assert flat.tolist() == [i for i, n in enumerate(lengths) for _ in range(n)]
+
+
 def test_a_buffer_that_would_be_too_full_goes_out_and_the_rest_at_the_end():
     # C20
     packed = rows(run(from_stream(docs([6, 3, 4, 5, 1, 7])).pack(10, policy="next_fit", overlong="error").batch(1)))

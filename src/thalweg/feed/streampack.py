@@ -162,7 +162,7 @@ class PackNode:
             first = key if first is None else first
             held.docs[key] = _Doc(piece, first, before)
             length, start = piece.stop - piece.start, perf_counter()
-            if length > self._stage.longest:
+            if length > self._stage.longest and self._stage.policy != "concat_split":
                 held.pending = [PackedRow([key], 0)]
             else:
                 held.pending = held.packer.push(length, key)
