@@ -299,11 +299,23 @@ def test_buffer_and_workers_are_settled_by_the_documents_rules(given_, cpus, exp
     assert normalised(*given_, cpus) == expected
 
 
+class Ahead:
+    """A stream that knows how far it was read ahead of what was handed over."""
+
+    def __init__(self, n):
+        self.n, self.handed, self.most = n, 0, 0
+
+    def __iter__(self):
+        for i in range(self.n):
+            self.most = max(self.most, i - self.handed)
+            yield {"id": i}
+
+
 @pytest.mark.parametrize(("buffer", "workers", "reached"), [(2, 4, 2), (4, 4, 4), (8, 4, 4)])
 @pytest.mark.filterwarnings("ignore:buffer_size")
 def test_as_many_calls_run_at_once_as_workers_and_buffer_allow(buffer, workers, reached):
     # A53: a buffer below the workers leaves some idle, and one above them adds no call at the same time
-    running, most, lock, full = 0, 0, threading.Lock(), threading.Event()
+    running, most, lock, full, ahead = 0, 0, threading.Lock(), threading.Event(), Ahead(200)
 
     def fn(batch):
         nonlocal running, most
@@ -317,23 +329,28 @@ def test_as_many_calls_run_at_once_as_workers_and_buffer_allow(buffer, workers, 
             running -= 1
         return batch
 
-    assert len(list(AsyncPreprocessIterableDataset(source(40), fn, buffer, workers))) == 40
+    for _ in AsyncPreprocessIterableDataset(ahead, fn, buffer, workers):
+        ahead.handed += 1
+    assert ahead.handed == 200
     assert most == reached
+    assert ahead.most <= buffer
 
 
 @pytest.mark.parametrize("buffer", [4, 32])
 def test_a_larger_buffer_changes_nothing_where_training_is_slower(buffer):
-    # A53: at every step the next sample is there before it is asked for, with any buffer
-    done = [threading.Event() for _ in range(30)]
+    # A53: at every step the next sample is there before it is asked for, with any buffer, and no more than it are
+    done, ahead = [threading.Event() for _ in range(200)], Ahead(200)
 
     def fn(batch):
         done[batch["id"][0]].set()
         return batch
 
-    for i, sample in enumerate(AsyncPreprocessIterableDataset(source(30), fn, buffer, 2)):
+    for i, sample in enumerate(AsyncPreprocessIterableDataset(ahead, fn, buffer, 2)):
         assert sample == {"id": i}
-        if i + 1 < 30:
+        ahead.handed += 1
+        if i + 1 < 200:
             assert done[i + 1].wait(20)  # training
+    assert ahead.most <= buffer
 
 
 def test_a_buffer_below_the_workers_is_a_warning():
