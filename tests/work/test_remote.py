@@ -310,6 +310,30 @@ def test_a_job_that_was_sent_ahead_and_given_up_does_not_answer_for_another():
     assert got == [(0, [[0], [10]]), (6, [[60], [70]])]
 
 
+def test_a_job_that_was_sent_ahead_to_a_process_that_is_given_up_is_sent_to_the_next():
+    class NotRead:
+        def __reduce__(self):
+            return int, ("no number",)  # fails where it is read
+
+    class Results:
+        def result(self, number, items, outcomes, charged, size=None):
+            got.append((number, outcomes))
+
+    runner, got = RemoteCalls(lambda i: [NotRead() if i == 1 else i], str, True)(), []
+    jobs = [Job(0, [0, 1], 0), Job(2, [2, 3], 0)]
+    ahead = [jobs[1]]
+    runner.take = lambda: ahead.pop() if ahead else None
+    running = threading.Thread(target=lambda: [runner.run(job, Results()) for job in jobs], daemon=True)
+    running.start()
+    running.join(60)
+    runner.cancel()  # ends the wait for results of a job that nobody has
+    runner.end()
+    assert not ahead
+    assert [number for number, _ in got] == [0, 2]
+    assert isinstance(got[0][1][0].error, ValueError)
+    assert got[1][1] == [[2], [3]]
+
+
 def test_a_call_over_its_time_in_a_process_is_killed_and_replaced(monkeypatch):
     arrived = []  # time passes once all other results are there
     monkeypatch.setattr("thalweg.work.turns.perf_counter", lambda: 100.0 if len(arrived) >= 7 else 0.0)
