@@ -17,6 +17,31 @@ def source_of(rows, kind):
     return tw.from_dataset(rows) if kind == "planned" else tw.from_stream(lambda: iter(rows))
 
 
+class Made:
+    """Counts what functions made, so that a loop can wait for it as training waits."""
+
+    def __init__(self):
+        self.ids, self._grown = [], threading.Condition()
+
+    def note(self, *ids):
+        with self._grown:
+            self.ids += ids
+            self._grown.notify_all()
+
+    def fn(self, sample):
+        self.note(int(sample["input_ids"][0]))
+        return sample
+
+    def comes_to(self, n):
+        with self._grown:
+            return self._grown.wait_for(lambda: len(self.ids) >= n, LONG)
+
+
+@pytest.fixture
+def made():
+    return Made()
+
+
 # E4
 @pytest.mark.parametrize("kind", ["planned", "stream"])
 def test_functions_work_on_later_samples_while_the_loop_holds_a_batch(kind):
@@ -59,40 +84,27 @@ def test_two_calls_of_a_function_run_at_the_same_time(kind):
 # E4
 @pytest.mark.parametrize("kind", ["planned", "stream"])
 @pytest.mark.parametrize("prefetch", [1, 5])
-def test_as_many_batches_are_made_ahead_as_prefetch_says_while_the_loop_holds_one(kind, prefetch):
-    made, lock = [], threading.Condition()
-
-    def fn(sample):
-        with lock:
-            made.append(int(sample["input_ids"][0]))
-            lock.notify_all()
-        return sample
-
+def test_as_many_batches_are_made_ahead_as_prefetch_says_while_the_loop_holds_one(made, kind, prefetch):
     head = source_of([{"input_ids": [n]} for n in range(4000)], kind)
-    loader = FeedLoader(head.map(fn, mode="threads", workers=1).batch(1), topology=tw.Topology(), prefetch=prefetch)
+    feed = head.map(made.fn, mode="threads", workers=1).batch(1)
+    loader = FeedLoader(feed, topology=tw.Topology(), prefetch=prefetch)
     batches = iter(loader)
     next(batches)
-    with lock:  # training
-        assert lock.wait_for(lambda: len(made) >= 1 + prefetch, LONG)
+    assert made.comes_to(1 + prefetch)  # while training holds the first
     loader.close()
 
 
 # E4
-def test_a_stream_lays_out_as_many_batches_ahead_as_prefetch_says_while_the_loop_holds_one():
-    laid, lock = [], threading.Condition()
-
+def test_a_stream_lays_out_as_many_batches_ahead_as_prefetch_says_while_the_loop_holds_one(made):
     def collate(samples):
-        with lock:
-            laid.append(len(samples))
-            lock.notify_all()
+        made.note(len(samples))
         return {"input_ids": samples[0]["input_ids"]}
 
     feed = source_of([{"input_ids": [n]} for n in range(100)], "stream").batch(2, collate=collate)
     loader = FeedLoader(feed, topology=tw.Topology(), prefetch=5)
     batches = iter(loader)
     next(batches)
-    with lock:  # training
-        assert lock.wait_for(lambda: len(laid) >= 1 + 5, LONG)
+    assert made.comes_to(1 + 5)  # while training holds the first
     loader.close()
 
 
@@ -125,27 +137,18 @@ def test_a_rank_of_64_reads_a_64th_of_the_data():  # E59
 
 # E59
 @pytest.mark.parametrize("rank", [0, 17, 63])
-def test_the_next_batch_of_a_rank_of_64_is_there_whenever_its_loop_asks(rank):
+def test_the_next_batch_of_a_rank_of_64_is_there_whenever_its_loop_asks(made, rank):
     """The step of training ends when the functions of the next batch have run, which must come without being asked."""
-    made, lock = [], threading.Condition()
-
-    def fn(sample):
-        with lock:
-            made.append(int(sample["input_ids"][0]))
-            lock.notify_all()
-        return sample
-
     source = tw.from_dataset([{"input_ids": [n, n]} for n in range(64 * 40)], fingerprint="fed")
-    feed = source.shuffle(seed=1).map(fn, mode="threads", workers=2).batch(2)
+    feed = source.shuffle(seed=1).map(made.fn, mode="threads", workers=2).batch(2)
     loader = FeedLoader(feed, topology=tw.Topology(rank, 64), prefetch=2)
     seen = []
     for n, batch in enumerate(loader, 1):
         seen += batch["input_ids"][:, 0].tolist()
-        with lock:  # training
-            assert lock.wait_for(lambda n=n: len(made) >= min(40, 2 * (n + 1)), LONG), "nothing was made ahead"
+        assert made.comes_to(min(40, 2 * (n + 1))), "nothing was made ahead, while training held a batch"
     loader.close()
     assert len(seen) == 40
-    assert sorted(seen) == sorted(made)  # and a rank makes no sample of another
+    assert sorted(seen) == sorted(made.ids)  # and a rank makes no sample of another
     alone = FeedLoader(source.shuffle(seed=1).batch(2), topology=tw.Topology(), workers=0)
     rows = [int(n) for batch in alone for n in batch["input_ids"][:, 0]]
     assert seen == [n for at in range(2 * rank, len(rows), 128) for n in rows[at : at + 2]]
