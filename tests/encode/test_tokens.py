@@ -1,4 +1,5 @@
 import os
+import threading
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
@@ -41,6 +42,20 @@ def test_a_wrong_name_is_refused_soon_where_no_hub_answers(tmp_path, monkeypatch
     with pytest.raises(InputError, match=r"no tokenizer loads from 'nowhere'") as told:
         load_tokenizer("nowhere")
     assert ".. Try" not in str(told.value)
+
+
+def test_a_hub_whose_address_is_never_found_is_not_waited_for(monkeypatch):
+    from thalweg.encode import hub
+
+    found = threading.Event()
+
+    def looks(*_, **__):
+        found.wait(60)
+        raise OSError("no such host")
+
+    monkeypatch.setattr(hub, "urlopen", looks)
+    assert not hub.answers("http://hub", patience=0.01)
+    found.set()
 
 
 def test_a_folder_of_ranks_alone_is_refused_with_how_to_convert_them(tmp_path):

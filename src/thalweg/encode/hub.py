@@ -3,7 +3,9 @@
 Decides which names cannot be a hub's, and how long an answer may take. Loads nothing.
 """
 
+from http.client import HTTPException
 from ssl import SSLError
+from threading import Thread
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
@@ -21,8 +23,16 @@ def answers(endpoint: str, patience: float = PATIENCE) -> bool:
 
     Args:
         endpoint: http or https URL.
-        patience: seconds.
+        patience: seconds, those of finding its address included: only a thread of its own can be left in that.
     """
+    found: list[bool] = []
+    asking = Thread(target=lambda: found.append(_asked(endpoint, patience)), name="thalweg-hub", daemon=True)
+    asking.start()
+    asking.join(patience)
+    return found == [True]
+
+
+def _asked(endpoint: str, patience: float) -> bool:
     try:
         with urlopen(Request(endpoint, method="HEAD"), timeout=patience):  # noqa: S310  (the hub's own setting)
             return True
@@ -30,5 +40,5 @@ def answers(endpoint: str, patience: float = PATIENCE) -> bool:
         return True
     except URLError as error:
         return isinstance(error.reason, SSLError)  # it is there: the client has certificates of its own
-    except (OSError, ValueError):
+    except (OSError, ValueError, HTTPException):
         return False
