@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from thalweg.cli import cli
 from thalweg.core.document import Document
 from thalweg.core.errors import ConfigError
 from thalweg.run import SlurmPipelineExecutor
@@ -131,6 +133,59 @@ def test_a_credential_that_a_step_holds_is_refused_with_its_place_and_the_remedy
         refuse_credentials("the jobs see it", [make()])
     assert "read it from the environment where it is used, in run(): the jobs see it" in str(told.value)
     assert SECRET not in str(told.value)
+
+
+SCRIPT = """
+from thalweg.run import JobsPipelineExecutor, LocalPipelineExecutor, SlurmPipelineExecutor
+from thalweg.steps import JsonlReader, JsonlWriter
+
+class Asks:
+    def __init__(self, api_key):
+        self.api_key = api_key
+    def __call__(self, data, rank, world_size):
+        yield from data
+
+def seen(data, rank, world_size):
+    yield from (doc for doc in data if doc.text != "s3cr3t-of-the-feed")
+
+steps = [JsonlReader({corpus!r}), {step}, JsonlWriter("out")]
+{executor}.run()
+"""
+LAUNCHES = {
+    "slurm": (
+        'Asks("wJalrXUtnFEMI")',
+        'SlurmPipelineExecutor(steps, 2, "1:00", "debug", logging_dir="log")',
+        "api_key",
+    ),
+    "jobs": ('Asks("wJalrXUtnFEMI")', 'JobsPipelineExecutor(steps, 2, logging_dir="log")', "api_key"),
+    "a secret of the jobs": (
+        "seen",
+        'JobsPipelineExecutor(steps, 2, logging_dir="log", secrets={"KEY": "s3cr3t-of-the-feed"})',
+        "secret KEY",
+    ),
+    "here": ('Asks("wJalrXUtnFEMI")', 'LocalPipelineExecutor(steps, 2, logging_dir="log")', None),
+    "not sent": (
+        'Asks(__import__("threading").Lock())',
+        'LocalPipelineExecutor(steps, 2, logging_dir="log")',
+        "cannot be sent",
+    ),
+}
+
+
+@pytest.mark.parametrize("launch", LAUNCHES)
+def test_explain_says_that_a_launch_would_be_refused_for_what_it_would_write(tmp_path, corpus, monkeypatch, launch):
+    if "jobs" in launch:
+        pytest.importorskip("huggingface_hub")
+    step, executor, told = LAUNCHES[launch]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.py").write_text(SCRIPT.format(corpus=str(corpus), step=step, executor=executor))
+    done = CliRunner().invoke(cli, ["explain", "job.py"])
+    assert done.exit_code == 0
+    assert ("REFUSED" in done.stdout) == (told is not None)
+    assert told is None or told in done.stdout
+    assert "wJalr" not in done.stdout
+    assert "s3cr3t" not in done.stdout
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["in", "job.py"]
 
 
 def test_what_is_not_pickled_or_is_data_is_no_credential_of_a_step():

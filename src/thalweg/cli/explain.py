@@ -54,9 +54,22 @@ def facts(executor: Any, plan: Any) -> dict[str, Any]:
         "complete": plan.tasks - len(missing),
         "to_run": len(missing),
         "refused": refused or [],
+        "launch_refused": _refusal(executor, plan) if missing else None,
         "warnings": plan.warnings,
         "unprotected": plan.unprotected,
     }
+
+
+def _refusal(executor: Any, plan: Any) -> str | None:
+    """Say why a launch would stop before its first rank (a step that can't be sent, a credential in one), or None."""
+    from thalweg.core.errors import ConfigError  # noqa: PLC0415
+
+    try:
+        executor.pickle_pipeline()
+        executor.check_launch(plan)
+    except ConfigError as error:
+        return str(error)
+    return None
 
 
 def text(run: dict[str, Any]) -> str:
@@ -72,6 +85,8 @@ def text(run: dict[str, Any]) -> str:
     lines.append(f"  largest  {show_bytes(run['largest_task_bytes'])} for one task")
     lines.append(f"  run      {counted(run['to_run'], 'task')}; complete, to be skipped: {run['complete']:,}")
     lines += [f"  note     {note}" for note in run["warnings"] + run["unprotected"]]
+    if run["launch_refused"]:
+        lines.append(f"  REFUSED  {run['launch_refused']}")
     if run["refused"]:
         lines.append(f"  REFUSED  {run['logging_dir']} belongs to another run:")
         lines += [f"           {difference}" for difference in run["refused"][:20]]

@@ -153,6 +153,14 @@ class PipelineExecutor(ABC):
         task = Task(pickled, self.home, run, self.tasks, environment, self.randomize_start_duration)
         return self.launch(task, planned)
 
+    def check_launch(self, planned: Plan) -> None:
+        """Refuse what a launch must not write where others read it; of ranks that run from here nothing is written.
+
+        Raises:
+            ConfigError: with the place and the remedy.
+        """
+        del planned
+
     @abstractmethod
     def launch(self, task: Task, planned: Plan) -> PipelineStats:
         """Run the ranks of this launch that are missing."""

@@ -119,6 +119,11 @@ class JobsPipelineExecutor(PipelineExecutor):
         """Leave behind what is private: the state is written where jobs read it."""
         return {k: v for k, v in self.__dict__.items() if k not in PRIVATE}
 
+    def check_launch(self, planned: Plan) -> None:
+        """Refuse credentials, and the job's own secrets, in what a job reads from the logging directory."""
+        refuse_credentials(_WAY, place_of(self.home), self.pipeline, list(planned.folders.items()))
+        _refuse_secrets(cloudpickle.dumps(self.pipeline), self.secrets)
+
     def launch(self, task: Task, planned: Plan) -> PipelineStats:
         """Send jobs for the missing ranks and wait for them.
 
@@ -131,7 +136,7 @@ class JobsPipelineExecutor(PipelineExecutor):
         if not ranks:
             log.info("all %d ranks are complete; nothing is sent", self.tasks)
             return self.finish(task.run)
-        refuse_credentials(_WAY, place_of(self.home), self.pipeline, list(planned.folders.items()))
+        self.check_launch(planned)
         place = f"launches/{task.run.generation:05d}.{token_hex(4)}"
         without = copy(self)
         without.depends, without.pipeline = None, []

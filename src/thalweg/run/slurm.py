@@ -133,6 +133,10 @@ class SlurmPipelineExecutor(PipelineExecutor):
         elif self.depends.job_id is None:
             self.depends.run()
 
+    def check_launch(self, planned: Plan) -> None:
+        """Refuse credentials in what nodes read."""
+        refuse_credentials(_WAY, place_of(self.home), self.pipeline, list(planned.folders.items()))
+
     def launch(self, task: Task, planned: Plan) -> PipelineStats:
         """Submit arrays for the missing ranks, and the job that merges their statistics."""
         marked = task.run.marked()
@@ -141,7 +145,7 @@ class SlurmPipelineExecutor(PipelineExecutor):
             log.info("all %d ranks are complete; nothing is submitted", self.tasks)
             self.job_id, self.job_ids = NOTHING, []
             return self.finish(task.run)
-        refuse_credentials(_WAY, place_of(self.home), self.pipeline, list(planned.folders.items()))
+        self.check_launch(planned)
         launch = f"launches/{task.run.generation:05d}.{token_hex(4)}"
         pickled = {"task": task, "executor": self._without_the_chain(), "signals": self.requeue_signals}
         self.home.write(f"{launch}/executor.pik", cloudpickle.dumps(pickled), private=True)
