@@ -55,5 +55,6 @@ def train(steps, **more):
 
 before = train(2)
 after = train(3, resume_from_checkpoint=True)  # the next pair is the next pair, at once
-print(before, after)
+print(f"losses of 2 steps: {before}")
+print(f"stopped there, and resumed up to step 3: {after}")
 assert (after[:2], len(after)) == (before, 3)

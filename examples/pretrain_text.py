@@ -13,7 +13,7 @@ from thalweg.run import LocalPipelineExecutor
 from thalweg.steps import EncodeText, JsonlReader, RecordsWriter
 
 # Real text: the source of Python's own library, one document a file.
-pathlib.Path("raw").mkdir()
+pathlib.Path("raw").mkdir(exist_ok=True)
 sources = sorted(pathlib.Path(textwrap.__file__).parent.glob("*.py"))[:60]
 with open("raw/python.jsonl", "w", encoding="utf-8") as file:
     for path in sources:
