@@ -200,6 +200,13 @@ def with_image(asked, brought):
     return tw.from_dataset([record(n) for n in range(30)]).map(encoded, remove_columns="all")
 
 
+def unanswered(n):
+    """One conversation each: with nobody's answer, an empty one, and roles that nobody knows."""
+    question = {"role": "user", "content": f"what about the number {n}?"}
+    answer = [[], [{"role": "assistant", "content": " "}], [{"role": "bott", "content": "it is"}]][n % 3]
+    return {"messages": [question, *answer]}
+
+
 def systems(constant):
     return tw.from_dataset([{**talk(n), "system": "same" if constant else str(n)} for n in range(30)]).map(
         encoded, remove_columns="all"
@@ -230,6 +237,9 @@ FAULTS = {  # name of the check: (target with the fault, its twin without, what 
     "padding is no real token": (lambda: Loader(SAMPLES), None, {"tokenizer": Letters(pad=EOS)}),
     "media where announced": (lambda: with_image(2, 1), lambda: with_image(1, 1), LETTERS),
     "samples come once": (lambda: feed(records=[talk(n % 20) for n in range(60)]), feed, {}),
+    "answers are there": (
+        lambda: tw.from_dataset([unanswered(n) for n in range(9)]), lambda: tw.from_dataset(TALKS), {},
+    ),
     "columns say something": (lambda: systems(True), lambda: systems(False), {}),
     "equal lengths": (lambda: feed(short_labels), feed, {}),
     "labels inside the vocabulary": (lambda: feed(wild_label), feed, LETTERS),

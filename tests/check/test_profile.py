@@ -289,10 +289,35 @@ def test_the_command_profiles_saves_and_compares(tmp_path):
     assert CliRunner().invoke(cli, ["profile", "diff", str(a)]).exit_code == 2
 
 
+def test_a_file_of_settings_runs_as_its_loader_says_with_the_words_behind_it(tmp_path):
+    (tmp_path / "raw.jsonl").write_text('{"input_ids": [1, 2]}\n' * 64)
+    file = tmp_path / "data.yaml"
+    file.write_text(
+        f"train:\n  - from_files: {tmp_path}/raw.jsonl\n  - batch: {{size: 2}}\n"
+        "loader: {train: {seed: 5, gradient_accumulation_steps: 4}}\n"
+    )
+    feed, told, title = room.runnable(file, ["train.batch.size=3", "loader.train.seed=6"])
+    assert (feed.stages[-1].sizes[0], told["seed"], told["gradient_accumulation_steps"]) == (3, 6, 4)
+    assert title == f"{file}:train"
+    words = [str(file), "train.batch.size=8", "--steps", "4", "--json"]
+    done = CliRunner().invoke(cli, ["profile", *words])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["tokens"] == 4 * 8 * 2
+    assert "one target at a time" in CliRunner().invoke(cli, ["profile", str(file), "other.yaml"]).output
+
+
+def test_a_loop_without_training_says_so_and_one_without_functions_judges_none():
+    told = profile(tw.from_dataset(SAMPLES).batch(4), 4)
+    assert "no step of training was told" in told.advice[0]
+    assert told.verdict == ""
+    assert set(told.rates) == {"as it is", "without training"}
+    assert "no step of training" not in str(profile(made(), 4, train=0.001, ablate=False))
+
+
 def test_what_cannot_be_profiled_says_why(tmp_path):
     with pytest.raises(ConfigError, match="at least 1"):
         profile(made(), 0)
     with tw.create_records(tmp_path / "records") as writer:
         writer.write({"input_ids": np.array([1], np.int32)})
-    with pytest.raises(ConfigError, match="does not run"):
+    with pytest.raises(ConfigError, match="a record set does not run"):
         profile(tmp_path / "records")

@@ -144,6 +144,8 @@ def test_what_was_found_is_written_into_a_file_of_settings_and_reads_back(tmp_pa
     assert data["train"][1]["map"] == {"fn": "my_code_of_tune:double", "mode": "threads", "workers": 4}
     feed = tw.load_config(out).feed("train")
     assert (feed.stages[1].mode, feed.stages[1].workers) == ("threads", 4)
+    write_settings(found, str(file), out, ["train.batch.size=16"])
+    assert yaml.safe_load(out.read_text())["train"][2]["batch"] == {"size": 16}
     write_settings(found, "data.py:feed", out)
     assert yaml.safe_load(out.read_text()) == found.settings()
 

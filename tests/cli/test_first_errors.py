@@ -164,3 +164,15 @@ def test_records_whose_labels_are_fewer_than_their_tokens_are_shown_and_said(tmp
     assert result.exit_code == 0
     assert "3 labels for 5 tokens" in " ".join(result.output.split())
     assert "⟨5⟩" in result.output
+
+
+@pytest.mark.parametrize("command", [["doctor"], ["profile"], ["inspect"]])
+def test_an_error_of_the_users_own_file_is_one_document_where_json_is_asked_for(tmp_path, command):
+    file = tmp_path / "my_feed_that_fails.py"
+    file.write_text("feed = [][1]\n")
+    done = invoke(*command, f"{file}:feed", "--json")
+    assert isinstance(done.exception, IndexError)  # its traceback goes to stderr
+    told = json.loads(done.stdout)["error"]
+    assert told["what"] == "IndexError: list index out of range"
+    assert str(file) in told["notes"][0]
+    assert invoke(*command, f"{file}:feed").stdout == ""

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from thalweg.core.errors import ThalwegError
+from thalweg.encode.errors import EncodeError
 from thalweg.encode.layouts import read, recognise
 
 # How a turn of the user begins in the chat formats in use.
@@ -32,6 +33,24 @@ def said(record: Mapping[str, Any]) -> tuple[list[str], list[str]] | None:
     prompts = [m.text() for m in conversation.messages if m.role in {"system", "user", "developer"}]
     answers = [m.text() for m in conversation.messages if m.role == "assistant" and (m.weight is None or m.weight)]
     return prompts, answers
+
+
+def silent(record: Mapping[str, Any]) -> str:
+    """Say what keeps a record with the columns of a conversation from teaching an answer; "" where nothing does."""
+    try:
+        layout = recognise(dict(record))
+    except ThalwegError:
+        return ""
+    try:
+        messages = read(dict(record), layout).messages
+    except EncodeError as error:
+        return "" if error.reason == "media and placeholders differ" else error.what  # that is said elsewhere
+    except (KeyError, TypeError, ValueError):
+        return "turns that cannot be read"
+    answers = [m for m in messages if m.role == "assistant"]
+    if not answers:
+        return "nobody answers"
+    return "" if any(m.text().strip() or m.tool_calls or m.media() for m in answers) else "every answer is empty"
 
 
 @lru_cache(maxsize=4096)

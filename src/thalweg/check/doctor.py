@@ -219,6 +219,8 @@ def _facts(e: Evidence) -> dict[str, Any]:
     if tokens:
         facts["tokens looked at"] = tokens
         facts["share in the loss"] = f"{sum(int(s.trained.sum()) for s in some) / tokens:.1%}"
+    elif e.raw:
+        facts["tokens"] = "none, so masks, lengths and order are not judged: say tokenizer= (--tokenizer DIR)"
     if e.shapes:
         facts["batches looked at"] = len(e.shapes)
     return facts

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from thalweg.check.foreign import is_loader
-from thalweg.check.target import load_target, split_settings, split_target
+from thalweg.check.target import load_target, refuse_words, split_settings, split_target
 from thalweg.check.trainers import FOREIGN
 from thalweg.check.trainers import read as read_foreign
 from thalweg.core.errors import ConfigError, InputError, ThalwegError
@@ -86,21 +86,52 @@ def _path(path: str, words: Sequence[str]) -> Target:
     told = split_settings(path)
     if told is not None and told[1] is not None:
         return seen(path, load_target(path, words))
-    if "://" not in path:
+    if "://" not in path and not _is_glob(path):
         must_exist(Path(path))
     if path.endswith(SETTINGS) or _is_settings(path):
         return Target(path, "settings", *settings(path, words))
-    if _is_raw(path):
-        return Target(path, "raw", import_module("thalweg.feed.open").from_files(path))
+    refuse_words(path, words)
+    files = _raw_files(path)
+    if files:
+        return Target(path, "raw", import_module("thalweg.feed.open").from_files(files))
     records = import_module("thalweg.store.records")  # pyarrow loads here, not before
     return Target(path, "records", records.open_records(path))
 
 
-def _is_raw(path: str) -> bool:
-    name = path
-    for end in PACKED:
-        name = name.removesuffix(end)
-    return name.endswith(RAW) and ("://" in path or Path(path).is_file())
+def _raw_files(path: str) -> str:
+    """Give the path or glob of the raw files that a path means; "" where it means a record set.
+
+    Raises:
+        InputError: a folder of several kinds of raw files.
+    """
+    if _raw_end(path) and ("://" in path or _is_glob(path) or Path(path).is_file()):
+        return path
+    if "://" in path or not Path(path).is_dir() or is_record_set(Path(path)):
+        return ""
+    every = {end for one in Path(path).iterdir() if one.is_file() and (end := _raw_end(one.name))}
+    ends = sorted(every - {".md"} or every)  # a README beside the data
+    if len(ends) > 1:
+        raise InputError(
+            f"the folder holds raw files of several kinds: {', '.join(ends)}", where=path,
+            fix=f"name those of one kind, '{path.rstrip('/')}/*{ends[0]}', or one file",
+        )  # fmt: skip
+    return f"{path.rstrip('/')}/*{ends[0]}" if ends else ""
+
+
+def _raw_end(name: str) -> str:
+    """Give the ending of a raw file, that of its packing included; "" for another name."""
+    packed = next((end for end in PACKED if name.endswith(end)), "")
+    return next((end + packed for end in RAW if name.endswith(end + packed)), "")
+
+
+def _is_glob(path: str) -> bool:
+    return any(c in path for c in "*?[") and not Path(path).exists()
+
+
+def is_record_set(path: Path) -> bool:
+    """Say whether a folder holds a record set, finished or not."""
+    place = import_module("thalweg.store.records.place")
+    return bool(place.generations(path) or place.declarations(path))
 
 
 def _is_settings(path: str) -> bool:

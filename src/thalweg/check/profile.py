@@ -4,9 +4,10 @@ Decides what is measured and in which order: first the loop as it is, then witho
 again), then training alone. What the figures mean is the business of `advice`, how they are kept that of `profiles`.
 """
 
+import os
 import tempfile
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy as np
 from thalweg.bind.loader import Loader
 from thalweg.check.advice import Costs, advise, case_of, values_of
 from thalweg.check.instrument import READ, Notes, instrumented
-from thalweg.check.opening import open_target
+from thalweg.check.opening import is_foreign, open_target
 from thalweg.check.profiles import Profile
 from thalweg.check.trainers import measurable
 from thalweg.core.errors import ConfigError, InputError
@@ -34,6 +35,9 @@ WARM = 3  # batches before the clock begins: workers start, caches fill
 LEVELS = {"ready": "batches ready", "in_flight": "groups read or mapped"}  # of a planned feed
 SPAN = 8  # gaps between batches that are looked at while draining
 MOST, PATIENCE, INSTANT = 256, 3.0, 2e-4  # batches and seconds of draining; a batch that was there took less
+UNTRAINED = (
+    "no step of training was told, so the loop waits whatever it does: say what yours takes, train= (--train-ms)"
+)
 LOOKS = 16  # at the queues while it runs
 KEPT = 16  # outputs of a function that are given again where it is left out
 
@@ -47,6 +51,7 @@ def profile(
     prefetch: int | None = None,
     ablate: bool = True,
     trace: str | Path | None = None,
+    words: Sequence[str] = (),
 ) -> Profile:
     """Measure a loop: which stage takes how long, what the loop waits for, and what to change.
 
@@ -58,6 +63,7 @@ def profile(
         prefetch: batches ahead; None takes the loader's own.
         ablate: also run the loop without its functions, and training alone.
         trace: path of a file for chrome://tracing or Perfetto: every call of every function.
+        words: settings over those of a file of settings, such as "train.batch.size=2".
 
     Raises:
         InputError: the data ends before the clock begins.
@@ -65,7 +71,7 @@ def profile(
     """
     if steps < 1:
         raise ConfigError(f"steps={steps} must be at least 1", where="profile", fix="measure ten or more")
-    feed, told, title = runnable(x)
+    feed, told, title = runnable(x, words)
     if workers is not None:
         told["workers"] = workers
     if prefetch is not None:
@@ -76,11 +82,14 @@ def profile(
         if trace is not None:
             _trace(notes, measured, Path(trace))
     out = _profile(title, feed, measured, told)
+    if not callable(train) and not train:
+        out.advice.insert(0, UNTRAINED)
     if ablate:
         out.rates = {"as it is": out.batches / out.wall if out.wall else 0.0}
-        with _notes() as notes:
-            less = _measure(feed, told, steps, step, notes, change=canned)
-            out.rates["without functions"] = less["batches"] / less["wall"]
+        if measured["labels"]:
+            with _notes() as notes:
+                less = _measure(feed, told, steps, step, notes, change=canned)
+                out.rates["without functions"] = less["batches"] / less["wall"]
         with _notes() as notes:
             less = _measure(feed, told, steps, lambda _: None, notes)
             out.rates["without training"] = less["batches"] / less["wall"]
@@ -105,21 +114,25 @@ def apart(feed: Feed) -> Feed | None:
     )
 
 
-def runnable(x: Any) -> tuple[Feed, dict[str, Any], str]:
-    """Give the feed of a target, the settings of its loader, and its name.
+def runnable(x: Any, words: Sequence[str] = ()) -> tuple[Feed, dict[str, Any], str]:
+    """Give the feed of a target, the settings of its loader, and its name; `words` go over those of a file of settings.
 
     Raises:
         ConfigError: there is no feed in it.
     """
-    target = open_target(x)
+    target = open_target(x, words)
     if target.kind == "loader":
         return target.thing.feed, _settings(target.thing), target.title
     if target.kind == "feed":
         return target.thing, {}, target.title
     if target.kind == "settings":
         name = "train" if "train" in target.thing else next(iter(target.thing))
+        if isinstance(x, str | os.PathLike) and not is_foreign(os.fspath(x)):
+            return runnable(f"{os.fspath(x)}:{name}", words)  # as the file's loader runs it
         return measurable(target.thing[name]), {}, f"{target.title}:{name}"
-    raise ConfigError(f"a {target.kind} does not run", where=target.title, fix="give a feed or a loader")
+    kinds = {"raw": "a raw file", "records": "a record set", "data set": "a data set"}
+    what = kinds.get(target.kind, "a loader of another library")
+    raise ConfigError(f"{what} does not run", where=target.title, fix="give a feed or a loader of ours")
 
 
 def _settings(loader: FeedLoader) -> dict[str, Any]:

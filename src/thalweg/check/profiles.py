@@ -131,7 +131,8 @@ class Profile:
         try:
             return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InputError(f"no profile can be read: {error}", where=str(path)) from error
+            fix = "write one: thalweg profile TARGET --save FILE"
+            raise InputError(f"no profile can be read: {error}", where=str(path), fix=fix) from error
 
     def report(self) -> Report:
         """Give it as a report, to be printed or shown as a page."""

@@ -48,11 +48,7 @@ def load_target(target: str, words: Sequence[str] = ()) -> Any:
     if told is not None:
         config = import_module("thalweg.bind.config").load_config(told[0], words)
         return config.loader(told[1] or config.default(), topology=Topology())
-    if words:
-        raise ConfigError(
-            f"{words[0]!r} is a word for a file of settings, and {target} is none", where="command line",
-            fix="name a .yaml file, or change the Python file",
-        )  # fmt: skip
+    refuse_words(target, words)
     parted = split_target(target)
     if parted is None:
         fix = f"say {target}:feed, with the name of a feed or loader in that file"
@@ -66,6 +62,19 @@ def load_target(target: str, words: Sequence[str] = ()) -> Any:
         raise ConfigError(f"no name {name!r} in the file", where=str(file), fix=nearest(name, public))
     value = getattr(module, name)
     return value() if isfunction(value) else value
+
+
+def refuse_words(target: str, words: Sequence[str]) -> None:
+    """Refuse words for a file of settings behind a target that is none.
+
+    Raises:
+        ConfigError: there are some.
+    """
+    if words:
+        raise ConfigError(
+            f"{words[0]!r} is a word for a file of settings, and {target} is none", where="command line",
+            fix="name a .yaml file, or change the Python file",
+        )  # fmt: skip
 
 
 def _import(file: Path) -> Any:

@@ -106,6 +106,7 @@ def tune(
     steps: int = 100,
     train: float | Train = 0.0,
     max_memory: int | str | None = None,
+    words: Sequence[str] = (),
 ) -> Tuned:
     """Find how the functions of a feed run fastest on this machine.
 
@@ -115,11 +116,12 @@ def tune(
         steps: batches of a trial at least, where they come in time.
         train: what a step does besides: seconds, or a function of the batch.
         max_memory: bytes, or "8GB", that this process and its workers may take; None: 0.8 of what is available.
+        words: settings over those of a file of settings, such as "train.batch.size=2".
 
     Raises:
         ConfigError: nothing in it can be tuned.
     """
-    feed, told, title = runnable(x)
+    feed, told, title = runnable(x, words)
     maps = [s for s in feed.stages if isinstance(s, st.Map)]
     if not maps:
         raise ConfigError("no function in this feed: nothing to tune", where=title, fix="thalweg profile says more")
@@ -213,13 +215,14 @@ def _measured(
     return Seen(setting, count / (stamps[-1] - stamps[0]) if count else 0.0, peak.most)
 
 
-def write_settings(found: Tuned, target: str, path: Path) -> None:
+def write_settings(found: Tuned, target: str, path: Path, words: Sequence[str] = ()) -> None:
     """Write what was found: into a copy of a file of settings, else on its own.
 
     Args:
         found: the search.
         target: as it was named; of a file of settings in our words all else is kept.
         path: of the file to write.
+        words: settings over those of the file, as they were searched with.
     """
     import yaml  # noqa: PLC0415 (only where asked for)
 
@@ -231,7 +234,7 @@ def write_settings(found: Tuned, target: str, path: Path) -> None:
     if parted is not None and not is_foreign(str(parted[0])):
         from thalweg.bind.config import load_config  # noqa: PLC0415
 
-        config = load_config(parted[0])
+        config = load_config(parted[0], words)
         name = parted[1] or config.default()
         data: dict[str, Any] = config.to_dict()
         for stage in data[name]:

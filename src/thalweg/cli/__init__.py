@@ -111,11 +111,20 @@ class Commands(click.Group):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; an error of thalweg becomes one block with exit status 1."""
+        """Run the command; an error of thalweg becomes one block with exit status 1, any other a traceback.
+
+        Where JSON was asked for, stdout holds one document either way.
+        """
         try:
             return super().invoke(ctx)
         except ThalwegError as error:
             raise ShownError(error, as_json=ctx.meta[JSON_ASKED]) from error
+        except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
+            raise
+        except Exception as error:
+            if ctx.meta[JSON_ASKED]:
+                print_json(error_data(error))
+            raise
 
 
 @click.group(

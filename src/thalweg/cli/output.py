@@ -78,10 +78,12 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
-def error_data(error: ThalwegError) -> dict[str, Any]:
-    """Give an error as JSON-like data: {"error": {code, what, where, fix, notes}}."""
-    notes = list(getattr(error, "__notes__", ()))
-    fields = {"code": error.code, "what": error.what, "where": error.where, "fix": error.fix, "notes": notes}
+def error_data(error: Exception) -> dict[str, Any]:
+    """Give an error as JSON-like data: {"error": {code, what, where, fix, notes}}; one of a user's code has no code."""
+    fields: dict[str, Any] = {"what": f"{type(error).__name__}: {error}"}
+    if isinstance(error, ThalwegError):
+        fields = {"code": error.code, "what": error.what, "where": error.where, "fix": error.fix}
+    fields["notes"] = list(getattr(error, "__notes__", ()))
     return {"error": {name: value for name, value in fields.items() if value}}
 
 

@@ -7,7 +7,15 @@ from pathlib import Path
 
 import click
 
-from thalweg.cli.output import file_option, html_option, json_option, own_prints_aside, print_json, write_page
+from thalweg.cli.output import (
+    file_option,
+    html_option,
+    json_option,
+    own_prints_aside,
+    print_json,
+    words_argument,
+    write_page,
+)
 
 
 @click.command(
@@ -16,7 +24,7 @@ from thalweg.cli.output import file_option, html_option, json_option, own_prints
     "thalweg profile diff A B.",
 )
 @click.argument("target")
-@click.argument("saved", nargs=-1)
+@words_argument
 @click.option("--steps", type=int, default=50, show_default=True, help="Batches to measure.")
 @click.option("--train-ms", type=float, default=0.0, show_default=True, help="What a step of training takes.")
 @click.option("--workers", type=int, default=None, help="Workers of the loader.")
@@ -26,7 +34,7 @@ from thalweg.cli.output import file_option, html_option, json_option, own_prints
 @json_option
 def command(
     target: str,
-    saved: tuple[str, ...],
+    words: tuple[str, ...],
     *,
     steps: int,
     train_ms: float,
@@ -42,15 +50,15 @@ def command(
     from thalweg.check.terminal import show  # noqa: PLC0415
 
     if target == "diff":
-        if len(saved) != 2:
+        if len(words) != 2:
             raise click.UsageError("diff takes two saved profiles.")
-        report = compared(Profile.load(saved[0]), Profile.load(saved[1]))
+        report = compared(*map(Profile.load, words))
         data = report.to_dict()
     else:
-        if saved:
+        if any("=" not in word for word in words):
             raise click.UsageError("one target at a time; two saved profiles are compared by: diff A B")
         with own_prints_aside(as_json):
-            made = profile(target, steps, train=train_ms / 1000, workers=workers, trace=trace)
+            made = profile(target, steps, train=train_ms / 1000, workers=workers, trace=trace, words=words)
         if save is not None:
             made.save(save)
         report, data = made.report(), made.to_dict()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from thalweg.cli.output import file_option, json_option, own_prints_aside, print_json, say
+from thalweg.cli.output import file_option, json_option, own_prints_aside, print_json, say, words_argument
 
 
 @click.command(
@@ -15,6 +15,7 @@ from thalweg.cli.output import file_option, json_option, own_prints_aside, print
     help="Try mode, workers and batches ahead for TARGET (file.py:feed, data.yaml), and write the best.",
 )
 @click.argument("target")
+@words_argument
 @click.option("--seconds", type=float, default=60.0, show_default=True, help="That the search may take, about.")
 @click.option("--steps", type=int, default=100, show_default=True, help="Batches of a trial at least.")
 @click.option("--train-ms", type=float, default=0.0, show_default=True, help="What a step of training takes.")
@@ -23,6 +24,7 @@ from thalweg.cli.output import file_option, json_option, own_prints_aside, print
 @json_option
 def command(
     target: str,
+    words: tuple[str, ...],
     *,
     seconds: float,
     steps: int,
@@ -36,9 +38,9 @@ def command(
     from thalweg.check.tune import tune, write_settings  # noqa: PLC0415
 
     with own_prints_aside(as_json):
-        found = tune(target, seconds=seconds, steps=steps, train=train_ms / 1000, max_memory=max_memory)
+        found = tune(target, seconds=seconds, steps=steps, train=train_ms / 1000, max_memory=max_memory, words=words)
     if write is not None:
-        write_settings(found, target, write)
+        write_settings(found, target, write, words)
         say(f"written: {write}")
     if as_json:
         print_json(found.to_dict())

@@ -8,6 +8,7 @@ import pytest
 
 import thalweg as tw
 from planted import EOS, SAMPLES, Letters
+from thalweg.core.errors import ConfigError, InputError
 
 
 def verdicts(target, **told):
@@ -82,3 +83,83 @@ def test_advice_on_shapes_and_padding_is_what_can_be_typed_and_helps():
     bucketed = verdicts(feed)
     assert bucketed["padding wasted"].level == "ok"
     assert bucketed["shapes of batches"].numbers["shapes"] <= 8
+
+
+def test_columns_that_half_of_the_samples_lack_are_named_and_not_called_alike(tmp_path):
+    file = tmp_path / "mixed.jsonl"
+    rows = [
+        {"text": f"number {n}"} if n % 2 else {"messages": [{"role": "user", "content": f"{n}"}]} for n in range(60)
+    ]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    found = verdicts(file)["columns and dtypes"]
+    assert (found.level, found.count, found.of) == ("note", 30, 60)
+    assert found.numbers == {"messages": "30 without", "text": "30 without"}
+
+
+def test_records_without_a_text_come_twice_only_where_their_values_do(tmp_path):
+    file = tmp_path / "numbers.jsonl"
+    file.write_text("\n".join(json.dumps({"id": n, "n": [n, n + 1]}) for n in range(20)))
+    assert verdicts(file)["samples come once"].level == "ok"
+    file.write_text("\n".join(json.dumps({"id": n, "n": [n % 5, 1]}) for n in range(20)))
+    assert verdicts(file)["samples come once"].count == 15
+
+
+def test_a_file_that_is_not_encoded_says_what_was_not_judged(tmp_path):
+    file = tmp_path / "chat.jsonl"
+    file.write_text("\n".join(json.dumps({"text": f"number {n}"}) for n in range(20)))
+    assert "not judged: say tokenizer=" in str(tw.doctor(file))
+    assert "not judged" not in str(tw.doctor(file, tokenizer=Letters()))
+
+
+def test_a_call_of_a_tool_is_an_answer():
+    call = {"type": "function", "function": {"name": "f", "arguments": {}}}
+    turns = [{"role": "user", "content": "do it"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    assert verdicts(tw.from_dataset([{"messages": turns}] * 9))["answers are there"].level == "ok"
+
+
+def test_a_folder_and_a_glob_of_raw_files_are_looked_at_as_one(tmp_path):
+    for part in range(3):
+        (tmp_path / f"{part}.jsonl").write_text("\n".join(json.dumps({"text": f"{part} {n}"}) for n in range(5)))
+    (tmp_path / "README.md").write_text("what it is")
+    for target in (tmp_path, f"{tmp_path}/*.jsonl"):
+        assert tw.doctor(target).facts["samples"] == 15
+    with pytest.raises(InputError, match="no such file"):
+        tw.doctor(f"{tmp_path}/*.csv")
+    (tmp_path / "more.csv").write_text("text\na\n")
+    with pytest.raises(InputError, match=r"several kinds: \.csv, \.jsonl.*csv'"):
+        tw.doctor(tmp_path)
+
+
+def test_words_for_settings_behind_anything_else_are_refused(tmp_path):
+    file = tmp_path / "chat.jsonl"
+    file.write_text('{"text": "a"}\n')
+    with pytest.raises(ConfigError, match="is a word for a file of settings"):
+        tw.doctor(file, words=["train.batch.size=2"])
+
+
+def test_texts_that_end_in_the_same_token_twice_are_not_padding_where_no_tokenizer_is_known():
+    rows = [np.array([[9 + k, 10, 11, 12 + k % 5, 12 + k % 5]]) for k in range(30)]
+    batches = [{"input_ids": ids, "attention_mask": np.ones_like(ids)} for ids in rows]
+    assert verdicts(batches)["mask ends at padding"].level == "ok"
+    for batch in batches:
+        batch["input_ids"][:, -2:] = 0
+    assert verdicts(batches)["mask ends at padding"].level == "error"
+
+
+def test_wrong_tokens_are_counted_once_a_sample():
+    found = verdicts(tw.from_dataset([{"input_ids": [5, -7, 6 + n]} for n in range(12)]).batch(2))
+    assert (found["ids inside the embedding table"].count, found["ids inside the embedding table"].of) == (12, 12)
+
+
+def test_the_filter_that_is_advised_against_outliers_leaves_them_out():
+    rows = [{"input_ids": [9] * (900 if n == 7 else 20 + n % 7)} for n in range(64)]
+    told = verdicts(tw.from_dataset(rows).shuffle().batch(4))["shapes of batches"]
+    assert "1 of 16 batches" in told.what
+    edge = int(re.search(r"lambda n: n <= (\d+)", told.fix)[1])
+    kept = tw.from_dataset(rows).shuffle().filter(lambda n: n <= edge, ["length"]).batch(4)
+    assert verdicts(kept)["shapes of batches"].level == "ok"
+
+
+def test_why_no_batch_is_made_comes_with_one_remedy():
+    told = verdicts(tw.from_dataset([{"input_ids": [5, 6], "labels": [5]}] * 9).batch(2))["batches can be made"]
+    assert str(told).count("Try:") == 1

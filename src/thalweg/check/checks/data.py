@@ -11,6 +11,7 @@ import numpy as np
 import xxhash
 
 from thalweg.check.checks.check import Check, among, fine, graver
+from thalweg.check.dialogue import said, silent
 from thalweg.check.evidence import Evidence
 from thalweg.check.finding import Finding, Level
 from thalweg.core.sample import INPUT_IDS
@@ -54,9 +55,8 @@ def samples_can_be_made(e: Evidence) -> Finding | None:
 def batches_can_be_made(e: Evidence) -> Finding | None:
     """See that samples can be put into batches."""
     if e.unbatched:
-        return Finding(
-            "error", f"no batch can be made: {e.unbatched}", fix="see the message; thalweg inspect shows samples"
-        )
+        what, _, fix = e.unbatched.partition(". Try: ")
+        return Finding("error", f"no batch can be made: {what}", fix=fix or "thalweg inspect shows samples")
     return fine("batches can be made", batches=len(e.shapes)) if e.shapes else None
 
 
@@ -86,8 +86,10 @@ def columns_and_dtypes(e: Evidence) -> Finding | None:
     if missing:
         what = f"samples lack one of {', '.join(sorted(needed))}"
         return Finding("error", what, missing, of, fix="give every sample the same token columns")
-    if count > 0.5 * of:
-        return Finding("note", "samples have different columns", count, of, _place(e.places, first))
+    if count:
+        lacking = {n: sum(1 for s in e.columns if s.get(n) is None) for n in sorted(set().union(*names))}
+        told = {n: f"{k} without" for n, k in lacking.items() if k}
+        return Finding("note", "samples have different columns", count, of, _place(e.places, first), numbers=told)
     return fine("columns and dtypes agree", columns=", ".join(sorted(common)))
 
 
@@ -120,22 +122,23 @@ def _filled(record: Mapping[str, Any]) -> bool:
 def ids_in_the_table(e: Evidence) -> Finding | None:
     """Find token ids that the embedding table has no row for."""
     rows = e.embedding or (e.words.size if e.words else None)
-    if not e.segments:
+    some = e.judged
+    if not some:
         return None
-    count, of, first = among(len(s.ids) and s.ids.min() < 0 for s in e.segments)
+    count, of, first = among(len(s.ids) and s.ids.min() < 0 for s in some)
     if count and rows is None:
-        worst = min(int(s.ids.min()) for s in e.segments if len(s.ids))
+        worst = min(int(s.ids.min()) for s in some if len(s.ids))
         fix = "look how the ids were made; -100 belongs into labels, padding has an id of its own"
-        return Finding("error", f"token id {worst:,} is no token", count, of, e.segments[first].name, fix)
+        return Finding("error", f"token id {worst:,} is no token", count, of, some[first].name, fix)
     if rows is None:
         return None
-    low = min((int(s.ids.min()) for s in e.segments if len(s.ids)), default=0)
-    high = max((int(s.ids.max()) for s in e.segments if len(s.ids)), default=0)
-    count, of, first = among(len(s.ids) and (s.ids.max() >= rows or s.ids.min() < 0) for s in e.segments)
+    low = min((int(s.ids.min()) for s in some if len(s.ids)), default=0)
+    high = max((int(s.ids.max()) for s in some if len(s.ids)), default=0)
+    count, of, first = among(len(s.ids) and (s.ids.max() >= rows or s.ids.min() < 0) for s in some)
     if count:
         what = f"token ids from {low:,} to {high:,} do not fit to an embedding table of {rows:,} rows"
         fix = "take the tokenizer that the model was trained with, or enlarge the table"
-        return Finding("error", what, count, of, e.segments[first].name, fix)
+        return Finding("error", what, count, of, some[first].name, fix)
     if e.words is not None and e.embedding is not None and e.words.size > e.embedding:
         what = f"the tokenizer can give {e.words.size:,} ids, and the embedding table has {e.embedding:,} rows"
         return Finding("warning", what, fix="model.resize_token_embeddings(len(tokenizer))")
@@ -144,14 +147,14 @@ def ids_in_the_table(e: Evidence) -> Finding | None:
 
 def beginning_of_text_once(e: Evidence) -> Finding | None:
     """Find samples that begin with two beginning-of-text tokens: the template writes one, the tokenizer another."""
-    if e.words is None or e.words.bos is None or not e.segments:
+    if e.words is None or e.words.bos is None or not e.judged:
         return None
     bos = e.words.bos
-    count, of, first = among(len(s.ids) > 1 and s.ids[0] == s.ids[1] == bos for s in e.segments)
+    count, of, first = among(len(s.ids) > 1 and s.ids[0] == s.ids[1] == bos for s in e.judged)
     if not count:
         return fine("no sample begins with two beginning-of-text tokens")
     fix = "encode with add_special_tokens=False where the template writes the token already"
-    return Finding("error", "samples begin with two beginning-of-text tokens", count, of, e.segments[first].name, fix)
+    return Finding("error", "samples begin with two beginning-of-text tokens", count, of, e.judged[first].name, fix)
 
 
 def padding_is_no_real_token(e: Evidence) -> Finding | None:
@@ -213,7 +216,8 @@ def said_once(e: Evidence) -> Finding | None:
     if e.documents:
         keys = [(xxhash.xxh3_64_intdigest(s.ids.tobytes()), s.source) for s in e.documents if len(s.ids)]
     else:
-        keys = [(xxhash.xxh3_64_intdigest("\0".join(texts(r)).encode("utf-8", "replace")), "") for r in e.raw]
+        contents = filter(None, map(_content, e.raw))
+        keys = [(xxhash.xxh3_64_intdigest(text.encode("utf-8", "replace")), "") for text in contents]
     if len(keys) < 2:
         return None
     sources: dict[int, Counter[str]] = {}
@@ -229,6 +233,27 @@ def said_once(e: Evidence) -> Finding | None:
     numbers = {"inside a source": inside, "across sources": across, "most often": most}
     fix = "deduplicate: thalweg.steps has exact and MinHash blocks"
     return Finding(level, "samples come more than once", inside + across, len(keys), None, fix, numbers=numbers)
+
+
+def _content(record: Mapping[str, Any]) -> str:
+    """Give the texts of a record end to end; where there is none, its values, the id left out."""
+    text = "\0".join(texts(record))
+    if text:
+        return text
+    held = {k: v for k, v in record.items() if k != "id" and v is not None}
+    return repr(held) if held else ""
+
+
+def answers_are_there(e: Evidence) -> Finding | None:
+    """Find conversations that cannot be read as such, or in which nobody answers."""
+    found = [silent(r) for r in e.raw]
+    count, of, first = among(found)
+    if not count:
+        return fine("conversations have answers") if any(said(r) is not None for r in e.raw) else None
+    told = "; ".join(f"{why} ({n:,} times)" for why, n in Counter(filter(None, found)).most_common(REASONS))
+    fix = "look at one with thalweg inspect; ChatEncoder's columns= names other columns, tags and roles"
+    level = graver(count / of, error=0.5)
+    return Finding(level, f"conversations without an answer: {told}", count, of, _place(e.raw_places, first), fix)
 
 
 def columns_say_something(e: Evidence) -> Finding | None:
@@ -258,5 +283,6 @@ CHECKS = (
     Check("padding is no real token", "data", padding_is_no_real_token),
     Check("media where announced", "data", media_where_announced),
     Check("samples come once", "data", said_once),
+    Check("answers are there", "data", answers_are_there),
     Check("columns say something", "data", columns_say_something),
 )

@@ -84,8 +84,10 @@ def shapes_of_batches(e: Evidence) -> Finding | None:
     common = {f"{b}x{w}": n for (b, w), n in counts.most_common(5)}
     numbers = {"shapes": len(counts), "batches": len(e.shapes), "widest": int(widths.max()), "commonest": common}
     if far:
-        fix = "give outliers a bucket of their own, or filter them before: .filter(lambda n: n <= 8192, ['length'])"
-        return Finding("warning", f"{far} batches are far wider than the rest", fix=fix, numbers=numbers)
+        edge = int(OUTLIER * np.median(widths))
+        fix = f"give outliers a bucket of their own, or filter them before: .filter(lambda n: n <= {edge}, ['length'])"
+        what = f"far wider than the rest: {far} of {len(widths)} batches"
+        return Finding("warning", what, fix=fix, numbers=numbers)
     if len(counts) > MANY and len(counts) > 0.5 * len(e.shapes):
         fix = f'{_rounded(e.shapes)}.pack(...); or .bucket(..., pad_to="boundary")'
         return Finding("warning", "nearly every batch has a shape of its own", fix=fix, numbers=numbers)

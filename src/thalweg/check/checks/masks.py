@@ -4,6 +4,9 @@ Decides what a label or a mask must be. Rows of batches are judged where there a
 gets; else samples. How much of a conversation is trained is the business of `loss`.
 """
 
+from collections import Counter
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,6 +16,7 @@ from thalweg.check.finding import Finding
 from thalweg.core.sample import IGNORE_INDEX
 
 MOST = 0.9  # share of labels that must stand one beside their token to speak of a shift
+NO_PAD = -1  # rows end in runs of many tokens: such is text
 LEAST = 8  # labels of a sample below which nothing is said of a shift
 
 
@@ -40,7 +44,7 @@ def equal_lengths(e: Evidence) -> Finding | None:
 def labels_inside_the_vocabulary(e: Evidence) -> Finding | None:
     """Find labels that are no token: the loss reads beside its table."""
     rows = e.embedding or (e.words.size if e.words else None)
-    marked = [s for s in e.segments if s.labels is not None and len(s.labels)]
+    marked = [s for s in e.judged if s.labels is not None and len(s.labels)]
     if not marked:
         return None
 
@@ -122,9 +126,10 @@ def mask_ends_at_padding(e: Evidence) -> Finding | None:
     rows = [r for r in e.rows if r.attention is not None]
     if not rows:
         rows = [Row(s.ids, s.labels, s.attention, None, ()) for s in e.documents if s.attention is not None]
-    pad = e.words.pad if e.words is not None else None
     if not rows:
         return None
+    known = e.words.pad if e.words is not None else None
+    pad = _pad_of(rows) if known is None else known
     padded = [_padding(r, pad) for r in rows]
     if not any(padded):
         return fine("no row has padding under a mask of ones")
@@ -135,10 +140,17 @@ def mask_ends_at_padding(e: Evidence) -> Finding | None:
     return Finding("error", "attention masks are 1 over padding", count, of, "rows", fix)
 
 
-def _padding(row: Row, pad: int | None) -> int:
+def _pad_of(rows: Sequence[Row]) -> int:
+    """Guess the padding id where no tokenizer tells it: the one at the end of nearly all rows that end in a run."""
+    last = Counter(int(r.ids[-1]) for r in rows if len(r.ids) > 2 and r.ids[-1] == r.ids[-2])
+    most = last.most_common(1)
+    return most[0][0] if most and most[0][1] > MOST * last.total() else NO_PAD
+
+
+def _padding(row: Row, pad: int) -> int:
     """Count the tokens of padding at the end of a row: one id over and over, never in the loss."""
     ids = row.ids
-    if len(ids) < 3 or (pad is not None and ids[-1] != pad):
+    if len(ids) < 3 or ids[-1] != pad:
         return _padding_left(row, pad)
     same = len(ids) - int(np.flatnonzero(np.append(True, ids != ids[-1]))[-1])
     if row.labels is not None and len(row.labels) == len(ids):
@@ -147,8 +159,8 @@ def _padding(row: Row, pad: int | None) -> int:
     return same if same >= 2 else 0
 
 
-def _padding_left(row: Row, pad: int | None) -> int:
-    if pad is None or len(row.ids) < 3 or row.ids[0] != pad or row.ids[1] != pad:
+def _padding_left(row: Row, pad: int) -> int:
+    if len(row.ids) < 3 or row.ids[0] != pad or row.ids[1] != pad:
         return 0
     return int(np.flatnonzero(np.append(row.ids, -1) != pad)[0])
 
