@@ -45,8 +45,9 @@ def load_tokenizer(path_or_object: Any) -> Any:
     """
     if isinstance(path_or_object, (str, Path)):
         transformers = need("transformers", why="load_tokenizer")
+        reach = _reach(str(path_or_object))
         try:
-            return transformers.AutoTokenizer.from_pretrained(str(path_or_object), **_reach(str(path_or_object)))
+            return transformers.AutoTokenizer.from_pretrained(str(path_or_object), **reach)
         except (OSError, ValueError) as error:
             alone = sorted(Path(path_or_object).glob("*.tiktoken")) if Path(path_or_object).is_dir() else []
             raise InputError(
