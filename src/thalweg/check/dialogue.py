@@ -35,14 +35,21 @@ def said(record: Mapping[str, Any]) -> tuple[list[str], list[str]] | None:
     return prompts, answers
 
 
+def is_talk(record: Mapping[str, Any]) -> bool:
+    """Say whether a record has the columns of a conversation, whatever is in them."""
+    try:
+        recognise(dict(record))
+    except ThalwegError:
+        return False
+    return True
+
+
 def silent(record: Mapping[str, Any]) -> str:
     """Say what keeps a record with the columns of a conversation from teaching an answer; "" where nothing does."""
-    try:
-        layout = recognise(dict(record))
-    except ThalwegError:
+    if not is_talk(record):
         return ""
     try:
-        messages = read(dict(record), layout).messages
+        messages = read(dict(record), recognise(dict(record))).messages
     except EncodeError as error:
         return "" if error.reason == "media and placeholders differ" else error.what  # that is said elsewhere
     except (KeyError, TypeError, ValueError):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from thalweg.check.checks.table import ALL
-from thalweg.check.dialogue import said
+from thalweg.check.dialogue import is_talk
 from thalweg.check.evidence import Evidence
 from thalweg.check.finding import Finding
 from thalweg.check.foreign import of_loaders, segment_of
@@ -21,12 +21,13 @@ from thalweg.check.opening import Target, open_target
 from thalweg.check.rehearse import rehearsal, rehearse
 from thalweg.check.report import Report
 from thalweg.check.words import encoder_of, tokenizer_of, words_of
-from thalweg.core.errors import ConfigError
+from thalweg.core.errors import ConfigError, ThalwegError
 from thalweg.core.sample import INPUT_IDS
 from thalweg.feed import stages as st
 from thalweg.feed.feed import Feed
 from thalweg.feed.held import bytes_of
 
+FIRST = 100  # records of which one must be readable, to see how they are encoded
 LEVELS = ("error", "warning", "note", "ok")
 
 
@@ -96,15 +97,26 @@ def examine(target: Target, samples: int, tokenizer: Any, told: Mapping[str, Any
 
 def _encoded(feed: Feed, tokenizer: Any) -> Feed:
     """Encode a raw file as its layout says: conversations as chat, a text column as text."""
-    first = next(iter(feed.peek(1)), None)
+    first = _first(feed)
     if first is None or INPUT_IDS in first:
         return feed
     chat, text = import_module("thalweg.encode.chat"), import_module("thalweg.encode.text")
-    if said(first) is not None:
+    if is_talk(first):
         return feed.map(chat.ChatEncoder(tokenizer))
     if "text" in first:
         return feed.map(text.TextEncoder(tokenizer))
     return feed
+
+
+def _first(feed: Feed) -> dict[str, Any] | None:
+    """Give the first record that can be read; one that can't is counted with the rest."""
+    for i in range(min(feed.num_rows, FIRST)):
+        try:
+            sample: dict[str, Any] = feed.at(i)
+        except ThalwegError:
+            continue
+        return sample
+    return None
 
 
 def _of_feed(e: Evidence, feed: Feed, samples: int, tokenizer: Any, seed: int) -> None:
@@ -220,7 +232,9 @@ def _facts(e: Evidence) -> dict[str, Any]:
         facts["tokens looked at"] = tokens
         facts["share in the loss"] = f"{sum(int(s.trained.sum()) for s in some) / tokens:.1%}"
     elif e.raw:
-        facts["tokens"] = "none, so masks, lengths and order are not judged: say tokenizer= (--tokenizer DIR)"
+        columns = ", ".join(e.raw[0])
+        why = "say tokenizer= (--tokenizer DIR)" if e.words is None else f"no known layout has the columns {columns}"
+        facts["tokens"] = f"none, so masks, lengths and order are not judged: {why}"
     if e.shapes:
         facts["batches looked at"] = len(e.shapes)
     return facts

@@ -115,7 +115,9 @@ class RunError(ThalwegError, RuntimeError):
 
 
 def nearest(word: str, choices: "Iterable[str]") -> str:
-    """Say which known word is meant: "; did you mean 'x'?" or a list of all choices."""
+    """Say which known word is meant: "did you mean 'x'?" or a list of all choices."""
     known = sorted(map(str, choices))
+    if not known:
+        return "name one that is there: there is none yet"
     close = get_close_matches(word, known, n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else "one of " + ", ".join(map(repr, known))

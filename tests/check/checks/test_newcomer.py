@@ -104,11 +104,11 @@ def test_records_without_a_text_come_twice_only_where_their_values_do(tmp_path):
     assert verdicts(file)["samples come once"].count == 15
 
 
-def test_a_file_that_is_not_encoded_says_what_was_not_judged(tmp_path):
+def test_a_file_that_is_not_encoded_says_what_was_not_judged(tmp_path, qwen):
     file = tmp_path / "chat.jsonl"
     file.write_text("\n".join(json.dumps({"text": f"number {n}"}) for n in range(20)))
     assert "not judged: say tokenizer=" in str(tw.doctor(file))
-    assert "not judged" not in str(tw.doctor(file, tokenizer=Letters()))
+    assert "not judged" not in str(tw.doctor(file, tokenizer=qwen))
 
 
 def test_a_call_of_a_tool_is_an_answer():
@@ -163,3 +163,17 @@ def test_the_filter_that_is_advised_against_outliers_leaves_them_out():
 def test_why_no_batch_is_made_comes_with_one_remedy():
     told = verdicts(tw.from_dataset([{"input_ids": [5, 6], "labels": [5]}] * 9).batch(2))["batches can be made"]
     assert str(told).count("Try:") == 1
+
+
+def test_a_tokenizer_that_cannot_be_used_is_not_asked_for_again(tmp_path):
+    file = tmp_path / "odd.jsonl"
+    file.write_text("\n".join(json.dumps({"n": n, "title": f"{n}"}) for n in range(9)))
+    assert "no known layout has the columns n, title" in str(tw.doctor(file, tokenizer=Letters()).facts["tokens"])
+
+
+def test_a_first_line_that_cannot_be_read_hides_no_other(tmp_path, qwen):
+    file = tmp_path / "chat.jsonl"
+    file.write_text("\n".join(["no json", *(json.dumps({"text": f"number {n}"}) for n in range(20))]))
+    found = verdicts(file, tokenizer=qwen)
+    assert (found["samples can be made"].count, found["samples can be made"].of) == (1, 21)
+    assert found["something is trained"].level == "ok"
