@@ -53,6 +53,20 @@ def test_last_trains_the_last_answer_alone(qwen, trained):
     assert trained(ChatEncoder(qwen, train_on="last")({"messages": HELLO})) == ["Bye 👋<|im_end|>"]
 
 
+# B18
+def test_the_weight_of_the_last_answer_counts_where_it_alone_is_trained(qwen, trained):
+    last = ChatEncoder(qwen, train_on="last")
+    sample = last({"messages": [*HELLO[:-1], {**HELLO[-1], "weight": 0.5}]})
+    assert trained(sample) == ["Bye 👋<|im_end|>"]
+    assert sample["loss_weights"].tolist() == [0.5]
+    for encoder, turn, reason in [(last, 4, "no trained token"), (last, 1, None), (ChatEncoder(qwen), 1, None)]:
+        talk = [{**m, "weight": 0.0} if i == turn else m for i, m in enumerate(HELLO)]
+        (result,) = encoder.encode_batch([{"messages": talk}])
+        assert getattr(result, "reason", None) == reason
+    (refused,) = ChatEncoder(qwen).encode_batch([{"messages": [{**HELLO[1], "weight": 1.0}, HELLO[2]]}])
+    assert refused.reason == "weight of a question"
+
+
 # B17
 def test_all_trains_every_token(qwen):
     sample = ChatEncoder(qwen, train_on="all")({"messages": HELLO})
@@ -90,6 +104,21 @@ def test_a_refused_record_is_named_and_its_neighbours_are_unharmed(encoder):
     assert second.reason == "unknown role"
     assert "record r9" in str(second)
     assert np.array_equal(first.ids, third.ids)
+
+
+def test_columns_are_told_from_a_record_by_its_messages(encoder):
+    talk = HELLO[1:3]
+    alone = encoder({"messages": talk})["input_ids"].tolist()
+    # pictures, tools and other objects in a column do not make it a record, nor does a list of them in a record
+    columns = encoder({"messages": [talk, talk], "meta": [{"a": 1}, {"a": 2}]})
+    assert [ids.tolist() for ids in columns["input_ids"]] == [alone, alone]
+    assert encoder({"messages": talk, "meta": [{"a": 1}, {"a": 2}]})["input_ids"].tolist() == alone
+    named = ChatEncoder(encoder.words, {"messages": "messages", "role_tag": "wer", "content_tag": "was"})
+    renamed = [{"wer": m["role"], "was": m["content"]} for m in talk]
+    assert named({"messages": renamed})["input_ids"].tolist() == alone
+    with pytest.raises(EncodeError) as caught:
+        encoder({"messages": []})
+    assert caught.value.reason == "no messages"
 
 
 # E24

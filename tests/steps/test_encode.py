@@ -30,6 +30,7 @@ def test_offline_texts_are_the_online_samples_and_the_books_balance(qwen):
     step, online = EncodeText(qwen, batch_size=2), TextEncoder(qwen)
     samples = list(step(documents, 0, 1))
     assert [s["id"] for s in samples] == ["d0", "d2", "d4"]
+    assert online({"text": texts[1]}) is None
     for sample in samples:
         alone = online({"text": texts[int(sample["id"][1:])]})
         assert np.array_equal(sample["input_ids"], alone["input_ids"])

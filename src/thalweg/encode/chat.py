@@ -21,13 +21,14 @@ from thalweg.encode.backend import Backend, automatic, choose, reference
 from thalweg.encode.conversation import Conversation
 from thalweg.encode.drawing import Drawer, Drawn
 from thalweg.encode.errors import EncodeError, record_id
-from thalweg.encode.layouts import Layout, read, recognise
-from thalweg.encode.length import Encoded, cut_answer, shorter
+from thalweg.encode.layouts import Layout, are_columns, read, recognise
+from thalweg.encode.length import Encoded, cut_answer, paired, shorter
 from thalweg.encode.media.batches import MediaCollator
 from thalweg.encode.media.families import Limits
 from thalweg.encode.media.models import media_of
 from thalweg.encode.media.placing import Placer
 from thalweg.encode.media.references import Folder
+from thalweg.encode.messages import Tags
 from thalweg.encode.spans import Found, Spans, by_bytes, by_offsets, by_prefix, labels_of, tidy
 from thalweg.encode.template import unmark
 from thalweg.encode.tokens import Vocabulary, real, shared_tokenizer, tokenizer_digest
@@ -109,10 +110,11 @@ class ChatEncoder:
             areas = replace(areas, image_max_pixels=image_max_pixels)
         model = processor if processor is not None else tokenizer_or_path
         self.media = media_of(model, folder=Folder(media_dir), limits=areas)
-        self.placer = Placer(self.media, self.words.get_vocab(), decode, self.drawer.template.source)
+        self.placer = Placer(self.media, self.words, decode, self.drawer.template.source)
         self.counts: Counter[str] = Counter()
         self._layouts: dict[tuple[str, ...], Layout] = {}
         self._said: list[Layout] = []
+        self._role = Tags.of({k: v for k, v in (columns or {}).items() if k == "role_tag"}).role
         self._travelled = False
         self._backend: Backend = automatic(self.words) if backend == "auto" else choose(self.words, backend, ())
         self._cuttable: bool | None = None
@@ -137,13 +139,27 @@ class ChatEncoder:
         return self
 
     def collator(
-        self, *, packed: bool, capacity: int | None, pad_id: int | None, multiple_of: int = 1
+        self,
+        *,
+        packed: bool,
+        capacity: int | None = None,
+        pad_id: int | None = None,
+        multiple_of: int = 1,
+        always_media: bool = False,
     ) -> MediaCollator | None:
         """Give what makes batches of these samples where they may have media; feeds ask when nothing else is said."""
         if self.media is None or self.placer.decode == "now":
             return None
         pad = (self.vocabulary.pad_id or 0) if pad_id is None else pad_id
-        return MediaCollator(self.media, packed=packed, capacity=capacity, pad_id=pad, multiple_of=multiple_of)
+        return MediaCollator(
+            self.media,
+            packed=packed,
+            capacity=capacity,
+            pad_id=pad,
+            multiple_of=multiple_of,
+            always_media=always_media,
+            dummies=self.placer.dummies,
+        )
 
     @property
     def digest(self) -> str:
@@ -172,7 +188,7 @@ class ChatEncoder:
         Raises:
             EncodeError: a record that no rule accepts; it names the record.
         """
-        if _are_columns(record):
+        if are_columns(record, self._role):
             return self._columns(record)
         encoded = self.encode_batch([record])[0]
         if isinstance(encoded, EncodeError):
@@ -219,29 +235,12 @@ class ChatEncoder:
             result = d if isinstance(d, EncodeError) else next(encoded)
             if isinstance(result, Encoded) and source is not None:
                 result = self._fit(result, source)
-            if isinstance(result, Encoded) and source is not None and source.rejected is not None:
-                result = self._with_rejected(result, source)
             out.append(result.named(record_id(record)) if isinstance(result, EncodeError) else result)
         return out
 
     def _draw(self, conversation: Conversation) -> Drawn:
         drawn = self.drawer.draw(conversation)
         return self.placer.stamped(drawn) if drawn.media else drawn
-
-    def _with_rejected(self, encoded: Encoded, source: Conversation) -> "Encoded | EncodeError":
-        """Put the answer not preferred beside the preferred one: a pair is one sample."""
-        other = Conversation(source.rejected or [], source.tools)
-        try:
-            result = self._tokens([self._draw(other)])[0]
-        except EncodeError as error:
-            return error
-        if isinstance(result, Encoded):
-            result = self._fit(result, other)
-        if isinstance(result, EncodeError):
-            return result
-        more = {"rejected_input_ids": result.ids, "rejected_loss_spans": result.spans}
-        more |= {f"rejected_{k}": v for k, v in result.more.items()}
-        return Encoded(encoded.ids, encoded.spans, encoded.weights, {**encoded.more, **more})
 
     def _layout(self, record: Mapping[str, Any]) -> Layout:
         key = tuple([k for k, v in record.items() if v is not None])
@@ -359,30 +358,33 @@ class ChatEncoder:
         return encoded
 
     def _fit(self, encoded: Encoded, conversation: Conversation) -> "Encoded | EncodeError":
-        """Bring a conversation under the limit: oldest exchanges go whole, then the last answer is cut."""
-        limit = self.max_length
-        if limit is None:
-            return encoded
-        while len(encoded.ids) > limit:
-            rest = shorter(conversation)
-            if rest is None:
-                self.counts["answers cut"] += int(encoded.spans[-1, 1]) > limit
-                return cut_answer(encoded, limit)
-            self.counts["exchanges dropped"] += 1
-            conversation = rest
-            try:
-                result = self._tokens([self._draw(conversation)])[0]
-            except EncodeError as error:
-                return error
+        """Bring a conversation under the limit, and put the answer not preferred beside the preferred one.
+
+        Oldest exchanges go whole, of both sides of a pair, so that their prompt stays one; then last answers are cut.
+        """
+        sides, limit = [conversation], self.max_length
+        try:
+            made = [encoded]
+            if conversation.rejected is not None:
+                sides.append(Conversation(conversation.rejected, conversation.tools))
+                made += self._made(sides[1:])
+            while limit is not None and any(len(e.ids) > limit for e in made):
+                rests = [rest for side in sides if (rest := shorter(side)) is not None]
+                if len(rests) < len(sides):
+                    self.counts["answers cut"] += sum(int(e.spans[-1, 1]) > limit for e in made)
+                    made = [cut_answer(e, limit) if len(e.ids) > limit else e for e in made]
+                    break
+                self.counts["exchanges dropped"] += 1
+                sides, made = rests, self._made(rests)
+        except EncodeError as error:
+            return error
+        return made[0] if len(made) == 1 else paired(*made)
+
+    def _made(self, conversations: list[Conversation]) -> list[Encoded]:
+        """Encode conversations; raises what is wrong with one."""
+        out: list[Encoded] = []
+        for result in self._tokens([self._draw(c) for c in conversations]):
             if isinstance(result, EncodeError):
-                return result
-            encoded = result
-        return encoded
-
-
-def _are_columns(record: Mapping[str, Any]) -> bool:
-    """Tell columns of records from one record: every value a list, and what would be messages holds no message."""
-    if not record or not all(isinstance(v, list) for v in record.values()):
-        return False
-    sizes = {len(v) for v in record.values()}
-    return len(sizes) == 1 and not any(v and isinstance(v[0], Mapping) for v in record.values())
+                raise result
+            out.append(result)
+        return out

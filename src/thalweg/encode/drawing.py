@@ -170,6 +170,12 @@ class Drawer:
         if self.template.marked and self.enable_thinking is False and self.turns.thought:
             n = len(self.turns.thought)
             spans = [(a + n, b) if text.startswith(self.turns.thought, a) else (a, b) for a, b in spans]
+        if any(m.weight and m.role != "assistant" for m in messages):
+            raise EncodeError(
+                "a turn that is not the assistant's has a weight, and only answers are trained",
+                reason="weight of a question",
+                fix='train_on="all" trains everything, weights aside',
+            )
         weights = [1.0 if m.weight is None else m.weight for m in messages if m.role == "assistant"]
         if len(spans) != len(weights):
             if self.train_on == "last" or any(w != 1 for w in weights):
@@ -179,7 +185,7 @@ class Drawer:
                 )
             weights = [1.0] * len(spans)
         if self.train_on == "last":
-            return spans[-1:], [1.0] * len(spans[-1:])
+            spans, weights = spans[-1:], weights[-1:]
         return [s for s, w in zip(spans, weights, strict=True) if w > 0], [w for w in weights if w > 0]
 
 

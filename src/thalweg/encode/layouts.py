@@ -62,6 +62,15 @@ class Layout:
         return record.get(self.columns[name]) if name in self.columns else None
 
 
+def are_columns(record: Mapping[str, Any], role: Iterable[str]) -> bool:
+    """Tell columns of records from one record: lists of one length above 0, none of which holds a message."""
+    if not record or not all(isinstance(v, list) for v in record.values()):
+        return False
+    firsts = [v[0] if v else None for v in record.values()]
+    messages = any(isinstance(first, Mapping) and any(key in first for key in role) for first in firsts)
+    return len({len(v) for v in record.values()} | {0}) == 2 and not messages
+
+
 def recognise(record: Mapping[str, Any], columns: Mapping[str, str | None] | None = None) -> Layout:
     """Find the layout of a record by its columns.
 

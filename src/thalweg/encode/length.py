@@ -53,17 +53,30 @@ def _exchanges(messages: list[Message]) -> tuple[list[Message], list[list[Messag
     return messages[:start], exchanges
 
 
-def cut_answer(encoded: Encoded, limit: int) -> Encoded | EncodeError:
-    """Keep the first `limit` tokens, if something trained is among them."""
+def cut_answer(encoded: Encoded, limit: int) -> Encoded:
+    """Keep the first `limit` tokens.
+
+    Raises:
+        EncodeError: nothing trained is among them, or a medium lies across the limit or behind it.
+    """
     keep = encoded.spans[:, 0] < limit
     if not keep.any():
-        return EncodeError(
+        raise EncodeError(
             f"{len(encoded.ids)} tokens, and the first {limit} hold nothing to train", reason="no trained token"
         )
     kinds = encoded.more.get("mm_token_type_ids")
     if kinds is not None and kinds[limit:].any():
-        return EncodeError(f"a medium lies over the limit of {limit} tokens", reason="medium over the limit")
+        raise EncodeError(f"a medium lies over the limit of {limit} tokens", reason="medium over the limit")
     spans = np.minimum(encoded.spans[keep], limit).astype(np.int32)
     weights = None if encoded.weights is None else encoded.weights[keep]
     more = {k: v[..., :limit] if k in ALONG_TOKENS else v for k, v in encoded.more.items()}
     return Encoded(encoded.ids[:limit], spans, weights, more)
+
+
+def paired(chosen: Encoded, rejected: Encoded) -> Encoded:
+    """Make one sample of both answers of a pair."""
+    more: dict[str, Any] = {"rejected_input_ids": rejected.ids, "rejected_loss_spans": rejected.spans}
+    if rejected.weights is not None:
+        more["rejected_loss_weights"] = rejected.weights
+    more |= {f"rejected_{k}": v for k, v in rejected.more.items()}
+    return Encoded(chosen.ids, chosen.spans, chosen.weights, {**chosen.more, **more})

@@ -115,12 +115,6 @@ def _generator_class() -> Any:
             else:
                 super().visit_Getitem(node, frame)
 
-        def _entry(self, owner: Any, key: str, otherwise: str, frame: Any) -> None:
-            name = self.temporary_identifier()
-            self.write(f"({name}[{key!r}] if type({name} := ")
-            self.visit(owner, frame)
-            self.write(f") is dict and {key!r} in {name} else environment.{otherwise}({name}, {key!r}))")
-
         def visit_Call(self, node: Any, frame: Any, **more: Any) -> None:  # noqa: N802
             called = node.node
             plain = isinstance(called, nodes.Getattr) and called.attr in _TEXT
@@ -128,16 +122,20 @@ def _generator_class() -> Any:
             if not plain or node.kwargs or node.dyn_args or node.dyn_kwargs or more:
                 super().visit_Call(node, frame, **more)
                 return
-            name = self.temporary_identifier()
-            self.write(f"({name}.{called.attr}(")
-            for argument in node.args:
-                self.visit(argument, frame)
-                self.write(", ")
-            self.write(f") if type({name} := ")
-            self.visit(called.node, frame)
-            self.write(f") is str else environment.call(context, environment.getattr({name}, {called.attr!r})")
-            self.signature(node, frame)
-            self.write("))")
+            x, given = self.temporary_identifier(), ", ".join(repr(a.value) for a in node.args)
+            searched = f"environment.call(context, environment.getattr({x}, {called.attr!r}), {given})"
+            self._short(x, called.node, frame, kind="str", short=f"{x}.{called.attr}({given})", searched=searched)
+
+        def _entry(self, owner: Any, key: str, search: str, frame: Any) -> None:
+            x = self.temporary_identifier()
+            searched = f"environment.{search}({x}, {key!r})"
+            self._short(x, owner, frame, kind=f"dict and {key!r} in {x}", short=f"{x}[{key!r}]", searched=searched)
+
+        def _short(self, x: str, owner: Any, frame: Any, *, kind: str, short: str, searched: str) -> None:
+            """Write `short` for an owner, named x, of this kind, and `searched` for any other."""
+            self.write(f"({short} if type({x} := ")
+            self.visit(owner, frame)
+            self.write(f") is {kind} else {searched})")
 
     return Generator
 

@@ -125,11 +125,12 @@ class TextEncoder:
             flat = _without_first(flat, self.before)
         return dress(flat, self.before, self.after, self.max_length)
 
-    def __call__(self, sample: Mapping[str, Any]) -> Sample:
+    def __call__(self, sample: Mapping[str, Any]) -> Sample | None:
         """Encode one sample, or columns of samples where the text column is a list.
 
         Returns:
-            `input_ids` int32 (n,) and `labels` int64 (n,) unshifted; `id` where there was one. Of columns: lists.
+            `input_ids` int32 (n,) and `labels` int64 (n,) unshifted; `id` where there was one. Of columns: lists. None
+            where there is no text: a map counts it as dropped, as the step does; columns leave it out.
         """
         if self.text not in sample:
             raise EncodeError(
@@ -140,6 +141,8 @@ class TextEncoder:
             )
         value = sample[self.text]
         if isinstance(value, str):
+            if not value:
+                return None
             ids = self.encode_batch([value])[0]
             return {"input_ids": ids, "labels": self.labels(ids), **({"id": sample["id"]} if "id" in sample else {})}
         if not isinstance(value, (list, tuple)) or not all(isinstance(t, str) for t in value):
@@ -148,10 +151,10 @@ class TextEncoder:
                 reason="not text",
                 where=record_id(sample),
             )
-        rows = list(self.encode_batch(value))
+        rows = list(self.encode_batch([text for text in value if text]))
         columns: Sample = {"input_ids": rows, "labels": [self.labels(r) for r in rows]}
         if "id" in sample:
-            columns["id"] = list(sample["id"])
+            columns["id"] = [name for name, text in zip(sample["id"], value, strict=True) if text]
         return columns
 
     def labels(self, ids: NDArray[np.int32]) -> NDArray[np.int64]:

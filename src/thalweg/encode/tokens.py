@@ -5,6 +5,7 @@ tokens the tokenizer itself puts around a text. Knows no template and no sample.
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 from importlib import import_module
@@ -98,6 +99,13 @@ def real(tokenizer: Any) -> Any:
 
 
 _LOADED: "WeakValueDictionary[tuple[Any, ...], Any]" = WeakValueDictionary()
+
+
+def ids_of(tokenizer: Any, words: Iterable[str]) -> dict[str, int]:
+    """Find which words are tokens, without a copy of the vocabulary. word -> id."""
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    found = {word: tokenizer.convert_tokens_to_ids(word) for word in words}
+    return {word: int(i) for word, i in found.items() if i is not None and i != unknown}
 
 
 class _Model(msgspec.Struct):

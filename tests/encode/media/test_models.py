@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from thalweg.core.errors import ConfigError
 from thalweg.encode import ChatEncoder, EncodeError
 from thalweg.encode.media.batches import MediaCollator
 from thalweg.encode.media.families import Limits, Media
@@ -192,18 +193,38 @@ def test_sounds_and_pictures_of_a_packed_row_have_the_loss_of_their_documents_al
 def test_a_batch_without_media_gets_one_masked_dummy_where_it_is_asked_for(vl, qwen):
     model, encoder = vl
     samples = [encoder(says("Hello?", "Hi.")), encoder(says("Two?", "Yes, two."))]
-    dummy = tuple(qwen.convert_tokens_to_ids(["<|vision_start|>", "<|image_pad|>", "<|vision_end|>"]))
+    dummies = {"image": tuple(qwen.convert_tokens_to_ids(["<|vision_start|>", "<|image_pad|>", "<|vision_end|>"]))}
+    assert encoder.placer.dummies == dummies
     plain, _ = total_loss(model, MediaCollator(encoder.media)(samples))
     for packed in (False, True):
-        collate = MediaCollator(encoder.media, packed=packed, always_media=True, dummy=dummy)
+        full = sum(len(s["input_ids"]) for s in samples) if packed else None  # there is no room for a dummy
+        collate = encoder.collator(packed=packed, capacity=full, always_media=True)
         batch = collate([samples] if packed else samples)
         assert "pixel_values" in batch
         loss, grads = total_loss(model, batch)
         assert abs(loss - plain) / plain < 1e-5
         assert grads  # the vision tower took part, with gradients of zero
         assert all(float(g.abs().max()) == 0 for g in grads.values())
-    with_media = MediaCollator(encoder.media, always_media=True, dummy=dummy)([encoder(RECORDS[0])])
+    with_media = MediaCollator(encoder.media, always_media=True, dummies=dummies)([encoder(RECORDS[0])])
     assert len(with_media["image_grid_thw"]) == 1
+    with pytest.raises(ConfigError, match="no tokens for a dummy"):
+        MediaCollator(encoder.media, always_media=True)
+
+
+@pytest.mark.slow
+def test_each_tower_of_an_omni_model_takes_part_in_a_batch_without_its_media(omni):
+    model, encoder = omni
+    hears = encoder(says("<audio>?", "A tone.", audios=["mono.flac"]))
+    sees = encoder(says("<image>?", "A wave.", images=["tall.png"]))
+    for samples in ([encoder(says("Hello?", "Hi."))], [hears], [sees], [hears, sees]):
+        plain = MediaCollator(encoder.media, kinds=False)(samples)
+        batch = MediaCollator(encoder.media, kinds=False, always_media=True, dummies=encoder.placer.dummies)(samples)
+        assert {"pixel_values", "input_features"} <= set(batch)
+        assert len(batch["image_grid_thw"]) == len(batch["input_features"]) == 1
+        wanted, (loss, _) = total_loss(model, plain)[0], total_loss(model, batch)
+        assert abs(loss - wanted) / wanted < 1e-5
+        towers = {n.split(".")[1] for n, p in model.named_parameters() if p.grad is not None}
+        assert {"visual", "audio_tower"} <= towers
 
 
 # B2
@@ -301,6 +322,14 @@ def test_a_placeholder_in_plain_text_makes_no_place_for_a_picture(qwen, image_pr
     assert (sample["input_ids"] == end).sum() == 2
     bare = ChatEncoder(qwen)(says("quote <image>", "yes", images=[]))
     assert pad not in bare["input_ids"]
+
+
+def test_weights_are_not_lost_in_a_batch_of_media(qwen, image_processor):
+    media = Media(image_processor)
+    record = says("q", "a")
+    record["messages"][1]["weight"] = 0.5
+    with pytest.raises(ConfigError, match="'loss_weights' can't be collated"):
+        MediaCollator(media)([ChatEncoder(qwen, processor=media)(record)])
 
 
 def test_a_missing_or_changed_medium_costs_one_record_with_its_name(qwen, image_processor, media_files, tmp_path):

@@ -1,3 +1,4 @@
+import base64
 import io
 
 import numpy as np
@@ -73,6 +74,9 @@ def test_a_transparent_pixel_shows_the_background_and_16_bits_are_scaled():
     assert np.asarray(pixels(palette))[0, 0].tolist() == [255, 255, 255]
     deep = Image.fromarray(np.full((2, 2), 65535, np.uint16))
     assert np.asarray(pixels(deep))[0, 0].tolist() == [255, 255, 255]
+    clear = io.BytesIO()
+    Image.fromarray(np.array([[0, 65535], [300, 5]], np.uint16)).save(clear, "PNG", transparency=300)
+    assert np.asarray(picture(clear.getvalue(), Folder()))[..., 0].tolist() == [[0, 255], [255, 0]]
     array = np.full((2, 3, 3), 40_000, np.uint16)
     assert np.asarray(picture(array, Folder()))[0, 0].tolist() == [156, 156, 156]
 
@@ -182,6 +186,11 @@ def test_references_are_read_from_a_folder_or_any_url(tmp_path):
         file.write(data)
     assert picture_size("memory://bucket/x.png", Folder()) == (4, 4)
     assert picture_size("x.png", Folder("memory://bucket")) == (4, 4)
+    inline = "data:image/png;base64," + base64.b64encode(data).decode()
+    for way in (inline, {"url": inline}, {"data": inline.partition(",")[2], "format": "png"}):
+        assert picture_size(way, Folder("/nowhere")) == (4, 4)
+    with pytest.raises(EncodeError, match="no base64"):
+        picture_size("data:image/png;base64,%%", Folder())
     (tmp_path / "y.png").write_bytes(data)
     assert picture_size(str(tmp_path / "y.png"), Folder("/nowhere")) == (4, 4)
 
@@ -202,7 +211,10 @@ def test_a_read_is_tried_again_and_given_up_in_time(monkeypatch):
     with pytest.raises(EncodeError, match="cannot be read: reset"):
         Folder(tries=3).read("memory://x")
     assert len(tries) == 3
-    monkeypatch.setattr(fsspec, "open", lambda *a, **k: held.wait(1))
+    monkeypatch.setattr(fsspec, "open", lambda *a, **k: held.wait(60))
     with pytest.raises(EncodeError, match=r"did not come within 0\.01 s"):
         Folder(timeout=0.01, tries=1).read("memory://x")
+    assert not held.is_set()  # it was not waited for
+    (left,) = [t for t in threading.enumerate() if t.name == "thalweg-media"]
     held.set()
+    left.join()

@@ -1,3 +1,7 @@
+import io
+from fractions import Fraction
+
+import av
 import numpy as np
 import pytest
 from hypothesis import given
@@ -29,12 +33,29 @@ def test_a_sound_may_be_an_array_with_its_rate():
     sound = samples({"array": wave, "sampling_rate": 8000}, Folder(), 16_000)
     assert len(sound) == 16_000
     assert np.abs(sound).max() < 1e-6  # both channels count
+    turned = samples({"array": np.ascontiguousarray(wave.T), "sampling_rate": 8000}, Folder(), 16_000)
+    assert np.array_equal(turned, sound)
 
 
-@pytest.mark.parametrize("seconds", [0.05, 0.5, 1.0, 2.3, 29.99, 30.0, 31.0])
-def test_sounds_have_as_many_tokens_as_the_tower_gives(feature_extractor, seconds):
+def test_whole_numbers_and_lists_are_the_same_sound():
+    wave = np.sin(np.arange(4000) / 9) * 0.5
+    wanted = samples({"array": wave, "sampling_rate": 16_000}, Folder(), 16_000)
+    for array in ((wave * 2**15).astype(np.int16), (wave * 2**31).astype(np.int32), wave.tolist(),
+                  (wave * 2**7 + 128).round().astype(np.uint8)):  # fmt: skip
+        given = {"array": array, "sampling_rate": 16_000}
+        near = 0.01 if getattr(array, "dtype", None) == np.uint8 else 1e-4
+        assert np.abs(samples(given, Folder(), 16_000) - wanted).max() < near
+    for wrong in (np.zeros(4000, np.int64), np.zeros((2, 2, 2), np.float32), ["a"], [[1.0], [1.0, 2.0]]):
+        with pytest.raises(EncodeError):
+            sound_length({"array": wrong}, Folder(), 16_000)
+
+
+@pytest.mark.parametrize(
+    "n", [800, 8_000, 16_000, 36_800, 479_840, 480_000, 496_000, *np.random.default_rng(0).integers(500, 5_000, 16)]
+)  # whole numbers of steps of the spectrogram, and any
+def test_sounds_have_as_many_tokens_as_the_tower_gives(feature_extractor, n):
     media = Media(None, feature_extractor)
-    wave = {"array": np.random.default_rng(0).normal(0, 0.1, int(16_000 * seconds)).astype(np.float32)}
+    wave = {"array": np.random.default_rng(0).normal(0, 0.1, int(n)).astype(np.float32)}
     frames = int(media.features("audio", [wave])["feature_attention_mask"].sum())
     assert media.measure("audio", wave).tokens == ((frames - 1) // 2 + 1 - 2) // 2 + 1
 
@@ -117,6 +138,51 @@ def test_a_real_clip_is_counted_by_its_packets_and_decoded_in_order(media_files)
     frames = read_frames("clip.mp4", folder, Av(), choose_frames(clip.frames, clip.fps, Sampling()))
     assert len(frames) == 6
     assert not np.array_equal(np.asarray(frames[0]), np.asarray(frames[-1]))
+
+
+# K24
+@pytest.mark.parametrize("form", ["mp4", "matroska"])
+def test_a_clip_of_variable_rate_is_as_long_as_its_frames_are_shown(form):
+    times = [*range(0, 1000, 100), 2000, 3000, 4000, 5000]  # milliseconds: ten frames in a second, then one a second
+    out = io.BytesIO()
+    with av.open(out, "w", format=form) as container:
+        stream = container.add_stream("mpeg4", rate=30)
+        stream.width, stream.height, stream.pix_fmt = 48, 32, "yuv420p"
+        stream.codec_context.time_base = Fraction(1, 1000)
+        for at in times:
+            frame = av.VideoFrame.from_image(Image.new("RGB", (48, 32)))
+            frame.pts, frame.time_base = at, Fraction(1, 1000)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    clip = probe(out.getvalue(), Folder(), Av())
+    assert clip.frames == 14
+    assert clip.seconds == pytest.approx(5, rel=0.02)  # Matroska's header says 30 frames a second: half a second
+    assert len(choose_frames(clip.frames, clip.fps, Sampling(fps=2))) == 10
+
+
+# B9 B10
+def test_a_clip_may_be_a_list_of_its_frames_or_an_array_of_them(image_processor, media_files):
+    rng = np.random.default_rng(0)
+    frames = rng.integers(0, 255, (5, 56, 84, 3), dtype=np.uint8)
+    media = Media(image_processor, folder=Folder(str(media_files)), limits=Limits(sampling=Sampling(fps=0.7, most=8)))
+    whole = media.measure("video", frames)
+    assert whole.grid == (3, 4, 6)  # somebody chose these: all are taken, the last one twice
+    assert whole.seconds == pytest.approx(2 / 0.7)
+    wanted = media.features("video", [frames])["pixel_values_videos"]
+    for same in (list(frames), [Image.fromarray(f) for f in frames], {"array": frames}):
+        assert media.measure("video", same) == whole
+        assert np.array_equal(media.features("video", [same])["pixel_values_videos"], wanted)
+    named = media.features("video", [["wide.jpg", "tall.png"]])  # all have the size of the first
+    assert named["video_grid_thw"].tolist() == [list(media.measure("video", ["wide.jpg", "tall.png"]).grid)]
+    assert media.measure("video", ["wide.jpg"] * 20).grid[0] == 4
+    for wrong, reason in (
+        ([], "empty clip"),
+        (["gone.jpg"], "medium not found"),
+        (frames[0], "unknown kind of medium"),
+    ):
+        with pytest.raises(EncodeError) as caught:
+            media.measure("video", wrong)
+        assert caught.value.reason == reason
 
 
 def test_patches_of_a_frame_are_those_of_the_image_processor(image_processor):

@@ -44,11 +44,47 @@ def theirs():
     return SimpleNamespace(**space)
 
 
+def their_size(frames, width, height, *, factor, **told):
+    """Height and width that the method `resize` of their video processor would bring frames to."""
+    import transformers.models.qwen3_vl as package
+
+    path = Path(package.__file__).with_name("video_processing_qwen3_vl.py")
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    method = next(n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == "resize")
+    method.returns = None
+    for argument in method.args.args:
+        argument.annotation = None
+    base = type("Base", (), {"resize": lambda self, image, size, resample: size})
+    own = ast.parse("class Own(Base):\n    pass")
+    own.body[0].body = [method]
+    space = {"Base": base, "SizeDict": SimpleNamespace, "smart_resize": theirs().smart_resize}
+    exec(compile(own, str(path), "exec"), space)
+    processor = space["Own"]()
+    processor.max_video_tokens = told["tokens"]
+    size = SimpleNamespace(shortest_edge=told["least"], longest_edge=told["most"])
+    clip = SimpleNamespace(shape=(1, frames, 3, height, width))
+    made = processor.resize(clip, size, None, factor, 2, cap_pixels_per_frame=told["capped"])
+    return made.height, made.width
+
+
 @settings(max_examples=200, deadline=None)
 @given(hs.integers(2, 200), hs.integers(20, 3000), hs.integers(20, 3000))
 def test_frames_are_sized_as_by_the_models_video_processor(frames, width, height):
     told = {"temporal_factor": 2, "factor": 32, "min_pixels": 128 * 1024, "max_pixels": 768 * 1024}
     assert Stamps().resized(frames, width, height, 32, 2) == theirs().smart_resize(frames, height, width, **told)
+
+
+# B7
+@settings(max_examples=200, deadline=None)
+@given(
+    hs.integers(2, 300), hs.integers(32, 3000), hs.integers(32, 3000), hs.booleans(), hs.integers(1, 900),
+    hs.sampled_from([4096, 128 * 1024]), hs.sampled_from([768 * 1024, 24_576 * 1024]),
+)  # fmt: skip
+def test_a_bound_of_each_frame_is_that_of_the_models_video_processor(
+    frames, width, height, capped, tokens, least, most
+):
+    told = {"least": least, "most": most, "capped": capped, "tokens": tokens}
+    assert Stamps(**told).resized(frames, width, height, 32, 2) == their_size(frames, width, height, factor=32, **told)
 
 
 @given(hs.lists(hs.integers(0, 9999), min_size=1, max_size=9, unique=True), hs.sampled_from([10.0, 24.0, 29.97]))

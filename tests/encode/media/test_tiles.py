@@ -147,7 +147,13 @@ def test_the_model_takes_them_padded_and_packed_with_the_losses_of_each_alone(fa
     packed.backward()
     assert padded == pytest.approx(alone + text, rel=1e-5)
     assert float(packed.detach()) == pytest.approx(alone + text, rel=1e-5)
-    assert any(p.grad is not None and p.grad.abs().max() > 0 for n, p in model.named_parameters() if "projector" in n)
+    projector = [p for n, p in model.named_parameters() if "projector" in n]
+    assert any(p.grad is not None and p.grad.abs().max() > 0 for p in projector)
+    model.zero_grad()
+    with_dummy = total(model, encoder.collator(packed=False, always_media=True)(samples[2:]))
+    with_dummy.backward()
+    assert float(with_dummy.detach()) == pytest.approx(text, rel=1e-5)
+    assert all(p.grad is not None and p.grad.abs().max() == 0 for p in projector)
 
 
 # B5

@@ -29,10 +29,6 @@ COLLATORS: dict[str, tuple[str, ...]] = {
     "qwen3omni": ("image_processor", "feature_extractor"),
     "llm": (),
 }
-_BORDERS = {
-    "<|image_pad|>": ("<|vision_start|>", "<|vision_end|>"),
-    "<|IMAGE|>": ("<|vision_bos|>", "<|vision_eos|>"),
-}
 
 
 class MMCollator:
@@ -62,10 +58,10 @@ class MMCollator:
         self.pad_id = int(encoder.vocabulary.pad_id or 0)
         self._media: MediaCollator | None = None
         if media is not None and name != "llm" and isinstance(encoder, ChatEncoder):
-            dummy = _dummy(encoder)
+            dummies = encoder.placer.dummies
             self._media = MediaCollator(
                 media, packed=packed, pad_id=self.pad_id, multiple_of=param.pad_to_multiple_of,
-                always_media=dummy is not None, dummy=dummy, kinds=media.feature_extractor is None,
+                always_media=bool(dummies), dummies=dummies, kinds=media.feature_extractor is None,
             )  # fmt: skip
 
     def __call__(self, items: Sequence[Any]) -> dict[str, Any]:
@@ -111,15 +107,3 @@ def _padded(batch: Mapping[str, Any], pad_id: int, sizes: list[int]) -> NDArray[
     real = np.arange(labels.shape[1]) < np.array(sizes)[:, None] if mask is None else np.asarray(mask) == 1
     out: NDArray[np.int64] = np.where(real | (labels != IGNORE_INDEX), labels, pad_id)
     return out
-
-
-def _dummy(encoder: ChatEncoder) -> tuple[int, int, int] | None:
-    """Find the tokens around a picture: (before, its place, after); None where the model sees no pictures."""
-    if getattr(encoder.media, "image_processor", None) is None or "image" not in encoder.placer.tokens:
-        return None
-    known: dict[str, int] = encoder.words.get_vocab()
-    here = encoder.placer.tokens["image"]
-    for place, (before, after) in _BORDERS.items():
-        if known.get(place) == here and before in known and after in known:
-            return known[before], here, known[after]
-    return None

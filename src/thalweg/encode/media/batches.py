@@ -11,16 +11,26 @@ from typing import Any
 
 import numpy as np
 
+from thalweg.core.errors import ConfigError
 from thalweg.core.sample import IGNORE_INDEX, Sample
 from thalweg.encode.collate import DIALECTS
 from thalweg.encode.collate_samples import columns_of
+from thalweg.encode.media.families import TYPES
 from thalweg.encode.media.models import Seeing
 from thalweg.encode.media.placing import GRIDS, REFERENCES, SIZES, load, text_positions
 from thalweg.encode.media.tiles import even
 from thalweg.encode.spans import labels_of
 from thalweg.plan.rows import lay_out
 
-_NOT_MODEL = {"media_tokens", "loss_weights"}
+_NOT_MODEL = {"media_tokens"}
+_COLUMNS = {
+    "image": ("images", "videos", "pixel_values", "pixel_values_videos"),
+    "audio": ("audios", "input_features"),
+}
+_DUMMIES: dict[str, Any] = {  # a black picture, half a second of silence
+    "image": np.zeros((56, 56, 3), np.uint8),
+    "audio": {"array": np.zeros(8000, np.float32), "sampling_rate": 16_000},
+}
 
 
 class MediaCollator:
@@ -32,11 +42,15 @@ class MediaCollator:
             right.
         pad_id: id of padding.
         capacity: tokens of a row; None: the longest, rounded up to a multiple of `multiple_of`.
-        always_media: add one masked dummy picture to a batch without media, so that the vision tower of every rank
-            takes part in every step.
-        dummy: ids of the dummy's tokens: (before, one place, after); needed with `always_media`.
+        always_media: add a masked dummy to a batch without pictures and clips, and one to a batch without sounds, so
+            that each tower of every rank takes part in every step.
+        dummies: kind ("image", "audio") -> ids of its tokens, (before, one place, after), as `ChatEncoder` knows them;
+            needed with `always_media`.
         kinds: False leaves `mm_token_type_ids` out, for models that do not take it.
         threads: how many decode.
+
+    Raises:
+        ConfigError: `always_media` without tokens for a dummy.
     """
 
     def __init__(
@@ -48,14 +62,18 @@ class MediaCollator:
         capacity: int | None = None,
         multiple_of: int = 1,
         always_media: bool = False,
-        dummy: tuple[int, int, int] | None = None,
+        dummies: Mapping[str, tuple[int, int, int]] | None = None,
         kinds: bool = True,
         threads: int = 4,
     ) -> None:
         self._arguments = {k: v for k, v in locals().items() if k not in {"self", "__class__"}}
         self.media, self.packed, self.pad_id, self.capacity = media, packed, pad_id, capacity
         self.multiple_of = multiple_of
-        self.always_media, self.dummy, self.threads = always_media, dummy, threads
+        self.dummies, self.threads = dict(dummies or {}) if always_media else {}, threads
+        if always_media and not self.dummies:
+            raise ConfigError(
+                "always_media=True knows no tokens for a dummy", fix="encoder.collator(always_media=True)"
+            )
         self.kinds = kinds and not media.flat
 
     def __call__(self, items: Sequence[Any]) -> dict[str, Any]:
@@ -70,10 +88,16 @@ class MediaCollator:
 
         Raises:
             EncodeError: a medium cannot be decoded, or changed since it was counted.
+            ConfigError: a sample has weights, which no model takes.
         """
         rows: list[list[Sample]] = [list(item) if self.packed else [item] for item in items]
-        if self.always_media and not any(_has_media(s) for row in rows for s in row):
-            rows = self._with_dummy(rows)
+        capacity = self.capacity
+        for kind, tokens in self.dummies.items():
+            if not any(_takes(s, kind) for row in rows for s in row):
+                rows = self._with_dummy(rows, kind, tokens)
+                longest = max(sum(len(s["input_ids"]) for s in row) for row in rows)
+                if capacity is not None and longest > capacity:  # a full row: nothing of it is lost
+                    capacity = -(-longest // self.multiple_of) * self.multiple_of
         flat = [self._ready(s) for row in rows for s in row]
         with ThreadPoolExecutor(self.threads, thread_name_prefix="thalweg-media") as pool:
             columns = columns_of(even(_even(list(pool.map(self._load, flat)))))
@@ -86,7 +110,7 @@ class MediaCollator:
             rope=columns.rope,
             aligned=columns.aligned,
             packed=self.packed,
-            capacity=self.capacity,
+            capacity=capacity,
             pad_id=self.pad_id,
             pad_to_multiple_of=self.multiple_of,
         )
@@ -98,6 +122,11 @@ class MediaCollator:
 
     def _ready(self, sample: Mapping[str, Any]) -> Sample:
         """Leave out what no model takes, and give texts their positions."""
+        if "loss_weights" in sample:  # said as feeds say it: no model takes them, and they must not go silently
+            raise ConfigError(
+                "column 'loss_weights' can't be collated", where="batch",
+                fix="take it away (.map(lambda s: {}, remove_columns=['loss_weights'])), or give collate= a function",
+            )  # fmt: skip
         out = {k: v for k, v in sample.items() if k not in _NOT_MODEL and (self.kinds or k != "mm_token_type_ids")}
         n = len(out["input_ids"])
         if not self.media.flat:
@@ -106,12 +135,10 @@ class MediaCollator:
             out.setdefault("mm_token_type_ids", np.zeros(n, np.int64))
         return out
 
-    def _with_dummy(self, rows: list[list[Sample]]) -> list[list[Sample]]:
-        """Put a black picture behind the last sample of the shortest row: no token sees it, none of it is trained."""
-        assert self.dummy is not None
-        before, place, after = self.dummy
-        black = np.zeros((56, 56, 3), np.uint8)
-        measured = self.media.measure("image", black)
+    def _with_dummy(self, rows: list[list[Sample]], kind: str, tokens: tuple[int, int, int]) -> list[list[Sample]]:
+        """Put a dummy behind the last sample of the shortest row: no token sees it, none of it is trained."""
+        before, place, after = tokens
+        measured = self.media.measure(kind, _DUMMIES[kind])
         added = np.array([before, *[place] * measured.tokens, after], np.int32)
         shortest = min(range(len(rows)), key=lambda i: sum(len(s["input_ids"]) for s in rows[i]))
         last = dict(rows[shortest][-1])
@@ -123,12 +150,13 @@ class MediaCollator:
         last["input_ids"] = np.concatenate([ids, added])
         last["labels"] = np.concatenate([labels, np.full(len(added), IGNORE_INDEX)])
         if not self.media.flat:
-            rest = np.tile(np.arange(n, n + len(added)), (3, 1))
-            last["position_ids"] = np.concatenate([last.get("position_ids", text_positions(n)), rest], axis=1)
-        kinds = np.array([0, *[1] * measured.tokens, 0], np.int64)
-        last["mm_token_type_ids"] = np.concatenate([np.zeros(n, np.int64), kinds])
-        last["images"] = [black]
-        last |= {} if measured.grid is None else {GRIDS["image"]: np.array([measured.grid], np.int64)}
+            so_far = last.get("position_ids", text_positions(n))
+            rest = np.tile(np.arange(len(added)) + int(so_far.max(initial=-1)) + 1, (3, 1))
+            last["position_ids"] = np.concatenate([so_far, rest], axis=1)
+        kinds = np.array([0, *[TYPES[kind]] * measured.tokens, 0], np.int64)
+        last["mm_token_type_ids"] = np.concatenate([last.get("mm_token_type_ids", np.zeros(n, np.int64)), kinds])
+        last[REFERENCES[kind]] = [_DUMMIES[kind]]
+        last |= {} if measured.grid is None else {GRIDS[kind]: np.array([measured.grid], np.int64)}
         last |= {} if measured.size is None else {SIZES: np.array([measured.size], np.int64)}
         out = [list(row) for row in rows]
         out[shortest][-1] = last
@@ -159,5 +187,6 @@ def _labelled(sample: Sample) -> Sample:
     return {**rest, "labels": labels_of(sample["input_ids"], sample["loss_spans"])}
 
 
-def _has_media(sample: Mapping[str, Any]) -> bool:
-    return any(c in sample for c in (*REFERENCES.values(), "pixel_values", "pixel_values_videos", "input_features"))
+def _takes(sample: Mapping[str, Any], kind: str) -> bool:
+    """Say whether a sample has something for the tower of a kind: pictures and clips have one together."""
+    return any(column in sample for column in _COLUMNS[kind])

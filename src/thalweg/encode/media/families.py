@@ -25,7 +25,7 @@ from thalweg.encode.media.pictures import picture, picture_size
 from thalweg.encode.media.references import Folder
 from thalweg.encode.media.sounds import samples, sound_length
 from thalweg.encode.media.stamps import Stamps, times
-from thalweg.encode.media.videos import Av, Clip, Decoder, Sampling, choose_frames, probe, read_frames
+from thalweg.encode.media.videos import Av, Clip, Decoder, Sampling, choose_frames, probe, read_frames, shown
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 KINDS = ("image", "video", "audio")
@@ -271,10 +271,12 @@ class Media:
 
     def _chosen(self, reference: Any) -> tuple[Clip, NDArray[np.int64], tuple[int, int]]:
         """Look at a clip: what it is, which frames are taken, and their height and width."""
-        clip = probe(reference, self.folder, self.decoder)
         rule = self._sampling()
+        clip = probe(reference, self.folder, self.decoder, rule.fps)
         if self.stamps is not None:
             rule = replace(rule, least=min(rule.least, clip.frames))
+        if shown(reference) is not None:  # somebody chose these frames
+            rule = replace(rule, least=1, multiple=1)
         places = choose_frames(clip.frames, clip.fps, rule)
         most, factor = self.limits.video_max_pixels, self.patch * self.merge
         width, height = fit_area(clip.width, clip.height, most, self.limits.video_min_pixels)
@@ -350,8 +352,8 @@ def patches(
 
 
 def _mel_frames(n: int, extractor: Any) -> int:
-    """Count the frames of a spectrogram of n samples; what is over the extractor's length is cut by it."""
-    return min(n, int(extractor.n_samples)) // int(extractor.hop_length)
+    """Count the frames that the extractor's mask has for n samples, begun ones too; it cuts what is over its length."""
+    return -(-min(n, int(extractor.n_samples)) // int(extractor.hop_length))
 
 
 def _sound_tokens(frames: int) -> int:

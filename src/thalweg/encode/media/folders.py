@@ -14,7 +14,7 @@ def told(folder: Path) -> dict[str, Any]:
     parts = [whole.get(part) or {} for part in ("image_processor", "feature_extractor")]
     named = {k: v for k, v in whole.items() if k == "processor_class" and any(parts)}
     out: dict[str, Any] = {}
-    for one in (*parts, _read(folder / "preprocessor_config.json"), named):
+    for one in (_read(folder / "preprocessor_config.json"), *parts, named):  # the order of transformers
         out |= one
     return out
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from thalweg.core.extras import need
 from thalweg.encode.errors import EncodeError
-from thalweg.encode.media.references import Folder, name_of, unwrapped
+from thalweg.encode.media.references import Folder, decoding, name_of, unwrapped
 
 _TURNED = {5, 6, 7, 8}  # orientations that swap width and height
 _ORIENTATION = 0x0112
@@ -40,14 +40,9 @@ def opened(reference: Any, folder: Folder) -> Generator[Any, None, None]:
         yield _from_array(value)
     else:
         source = folder.open(reference)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", pil.DecompressionBombWarning)
-                image = pil.open(source)
-        except (OSError, pil.DecompressionBombError) as error:
-            raise EncodeError(
-                f"{name_of(reference)} is no readable picture: {error}", reason="picture not readable"
-            ) from error
+        with decoding(reference, "picture"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", pil.DecompressionBombWarning)
+            image = pil.open(source)
         with image:
             if image.width * image.height > LARGEST:
                 raise EncodeError(
@@ -58,13 +53,13 @@ def opened(reference: Any, folder: Folder) -> Generator[Any, None, None]:
 
 def picture_size(reference: Any, folder: Folder) -> tuple[int, int]:
     """Give the upright (width, height) of a picture from its header; raises as `opened`."""
-    with opened(reference, folder) as image:
+    with opened(reference, folder) as image, decoding(reference, "picture"):
         return upright_size(image)
 
 
 def picture(reference: Any, folder: Folder, background: tuple[int, int, int] = (255, 255, 255)) -> Any:
-    """Decode a picture to an upright PIL image of mode RGB; raises as `opened` and `pixels`."""
-    with opened(reference, folder) as image:
+    """Decode a picture to an upright PIL image of mode RGB; raises as `opened`, and where its data are damaged."""
+    with opened(reference, folder) as image, decoding(reference, "picture"):
         return pixels(image, background)
 
 
@@ -95,25 +90,20 @@ def pixels(image: Any, background: tuple[int, int, int] = (255, 255, 255)) -> An
 
     Returns:
         A PIL image of mode RGB, without an orientation tag.
-
-    Raises:
-        EncodeError: its data are damaged.
     """
     pil = need("PIL.Image", why="pictures")
-    operations = need("PIL.ImageOps", why="pictures")
-    try:
-        image = operations.exif_transpose(image)
-        if image.mode.startswith("I"):  # 16 bits, or 32 that hold 16
-            wide = np.asarray(image).astype(np.int64)
-            image = pil.fromarray((wide.clip(0, 65535) >> 8).astype(np.uint8))
-        elif image.mode == "F":
-            image = pil.fromarray(np.asarray(image).clip(0, 255).astype(np.uint8))
-        if image.mode in {"La", "RGBa"}:  # colours multiplied by their opacity
-            image = image.convert({"La": "LA", "RGBa": "RGBA"}[image.mode])
-        if image.mode in {"RGBA", "LA", "PA"} or "transparency" in image.info:
-            top = image.convert("RGBA")
-            image = pil.new("RGBA", top.size, (*background, 255))
-            image.alpha_composite(top)
-        return image.convert("RGB")
-    except (OSError, ValueError, SyntaxError) as error:
-        raise EncodeError(f"a picture cannot be decoded: {error}", reason="picture not readable") from error
+    image = need("PIL.ImageOps", why="pictures").exif_transpose(image)
+    if image.mode.startswith("I"):  # 16 bits, or 32 that hold 16
+        wide, clear = np.asarray(image).astype(np.int64), image.info.get("transparency")
+        image = pil.fromarray((wide.clip(0, 65535) >> 8).astype(np.uint8))
+        if clear is not None:
+            image.putalpha(pil.fromarray(np.where(wide == clear, 0, 255).astype(np.uint8)))
+    elif image.mode == "F":
+        image = pil.fromarray(np.asarray(image).clip(0, 255).astype(np.uint8))
+    if image.mode in {"La", "RGBa"}:  # colours multiplied by their opacity
+        image = image.convert({"La": "LA", "RGBa": "RGBA"}[image.mode])
+    if image.mode in {"RGBA", "LA", "PA"} or "transparency" in image.info:
+        top = image.convert("RGBA")
+        image = pil.new("RGBA", top.size, (*background, 255))
+        image.alpha_composite(top)
+    return image.convert("RGB")

@@ -19,10 +19,17 @@ from thalweg.encode.media.places import expand, expand_mixed, moved, positions
 from thalweg.encode.media.references import name_of
 from thalweg.encode.media.stamps import Word, split, stamp
 from thalweg.encode.media.together import Stretch, interleave
+from thalweg.encode.tokens import ids_of
 
 REFERENCES = {"image": "images", "video": "videos", "audio": "audios"}  # columns that hold references
 GRIDS = {"image": "image_grid_thw", "video": "video_grid_thw"}
 SIZES = "image_sizes"  # of pictures that are cut into tiles
+_AROUND = {  # what stands before and after a place
+    "<|image_pad|>": ("<|vision_start|>", "<|vision_end|>"),
+    "<|IMAGE|>": ("<|vision_bos|>", "<|vision_eos|>"),
+    "<|audio_pad|>": ("<|audio_start|>", "<|audio_end|>"),
+    "<|AUDIO|>": ("<|audio_bos|>", "<|audio_eos|>"),
+}
 
 
 class Placer:
@@ -30,7 +37,7 @@ class Placer:
 
     Args:
         media: counts and features of the model; None refuses conversations with media.
-        vocabulary: text -> id of special tokens: which of them stands for which kind.
+        tokenizer: says which of its tokens stands for which kind.
         decode: "late" keeps references, "now" decodes when a sample is encoded.
         template: text of the chat template: where a vocabulary has tokens of two families, the one it writes counts.
 
@@ -38,12 +45,12 @@ class Placer:
         ConfigError: an unknown word for `decode`.
     """
 
-    def __init__(
-        self, media: Seeing | None, vocabulary: Mapping[str, int], decode: str = "late", template: str = ""
-    ) -> None:
+    def __init__(self, media: Seeing | None, tokenizer: Any, decode: str = "late", template: str = "") -> None:
         if decode not in {"late", "now"}:
             raise ConfigError(f"unknown decode {decode!r}", where="decode=", fix=nearest(decode, ("late", "now")))
         self.media, self.decode = media, decode
+        around = [word for borders in _AROUND.values() for word in borders]
+        vocabulary = ids_of(tokenizer, [*around, *(n for names in PLACES.values() for n in names)])
         known = {kind: [n for n in names if n in vocabulary] for kind, names in PLACES.items()}
         found = {
             kind: next((n for n in names if n in template), next(iter(names), None)) for kind, names in known.items()
@@ -54,6 +61,14 @@ class Placer:
         if all(word in vocabulary for word in words):
             opening, place, closing = ((word, vocabulary[word]) for word in words)
             self._words = (opening, place, closing)
+        self.dummies: dict[str, tuple[int, int, int]] = {}  # tokens of a medium of each kind that the model takes
+        for kind, part in (("image", "image_processor"), ("audio", "feature_extractor")):
+            here = found[kind]
+            if here is not None and getattr(media, part, None) is not None:
+                end = getattr(tokenizer, "eos_token_id", None)  # any token will do where a template writes none around
+                before, after = (vocabulary.get(word, end) for word in _AROUND.get(here, ("", "")))
+                if before is not None and after is not None:
+                    self.dummies[kind] = (before, vocabulary[here], after)
 
     def stamped(self, drawn: Drawn) -> Drawn:
         """Write the time of each step of a clip into a rendering, for a model that reads it there.

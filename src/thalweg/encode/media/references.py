@@ -1,13 +1,16 @@
 """A medium by reference or by value: what it may be given as, and how its bytes are read.
 
-Decides the forms (path, URL, bytes, {"path", "bytes"}, array, open picture) and the errors. A path is looked for under
-the media folder first. Reads through fsspec with retries and a limit of time. Knows no format.
+Decides the forms (path, URL, `data:` URL, bytes, {"path", "bytes"}, array, open picture) and the errors. A path is
+looked for under the media folder first. Reads through fsspec with retries and a limit of time. Knows no format.
 """
 
+import base64
 import io
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as TookTooLong
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -56,15 +59,14 @@ class Folder:
         place = self.place(value)
         if "://" not in place:
             return self._try(place)
-        with ThreadPoolExecutor(1, thread_name_prefix="thalweg-media") as pool:
-            try:
-                return pool.submit(self._try, place).result(self.timeout)
-            except TookTooLong:
-                raise EncodeError(
-                    f"{place} did not come within {self.timeout} s",
-                    reason="medium not readable",
-                    fix="a larger timeout",
-                ) from None
+        read: Future[bytes] = Future()
+        threading.Thread(target=_carry_out, args=(read, self._try, place), name="thalweg-media", daemon=True).start()
+        try:
+            return read.result(self.timeout)
+        except TookTooLong:  # the thread is left to its read, which nobody can end; it keeps no process alive
+            raise EncodeError(
+                f"{place} did not come within {self.timeout} s", reason="medium not readable", fix="a larger timeout"
+            ) from None
 
     def _try(self, place: str) -> bytes:
         last: Exception | None = None
@@ -77,7 +79,9 @@ class Folder:
                 raise EncodeError(
                     f"no medium at {place}", reason="medium not found", fix="check media_dir= and the path"
                 ) from error
-            except OSError as error:
+            except ImportError:
+                raise
+            except Exception as error:  # noqa: BLE001 - each kind of store has errors of its own
                 last = error
         raise EncodeError(f"{place} cannot be read: {last}", reason="medium not readable") from last
 
@@ -93,18 +97,57 @@ class Folder:
         return io.BytesIO(self.read(reference))
 
 
+def _carry_out(result: "Future[bytes]", read: Callable[[str], bytes], place: str) -> None:
+    try:
+        result.set_result(read(place))
+    except BaseException as error:  # noqa: BLE001 - it is raised where the result is waited for
+        result.set_exception(error)
+
+
 def unwrapped(reference: Any) -> Any:
-    """Take {"bytes": ..., "path": ...} and {"url": ...} apart, a `Path` as text."""
+    """Take {"bytes": ..., "path": ...}, {"url": ...}, {"data": base64} and a `data:` URL apart; give a `Path` as text.
+
+    Raises:
+        EncodeError: data that are no base64.
+    """
     if isinstance(reference, Mapping):
         record = cast("Mapping[str, Any]", reference)
         for key in ("bytes", "array", "path", "url"):
             if record.get(key) is not None:
                 return unwrapped(record[key])
+        if isinstance(record.get("data"), str):
+            return _from_base64(record["data"])
+    if isinstance(reference, str) and reference.startswith("data:"):
+        return _from_base64(reference.partition(",")[2])
     return str(reference) if isinstance(reference, Path) else reference
+
+
+def _from_base64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError as error:
+        raise EncodeError("data that are no base64", reason="medium not readable") from error
 
 
 def name_of(reference: Any) -> str:
     """Name a reference in an error."""
     if isinstance(reference, Mapping) and reference.get("path"):
         return str(reference["path"])
-    return reference if isinstance(reference, str) else f"a {type(reference).__name__}"
+    return reference[:200] if isinstance(reference, str) else f"a {type(reference).__name__}"
+
+
+@contextmanager
+def decoding(reference: Any, kind: str) -> Generator[None, None, None]:
+    """Name the medium in whatever its decoder raises: on damaged files they raise all sorts.
+
+    Raises:
+        EncodeError: the block raised anything.
+    """
+    try:
+        yield
+    except EncodeError:
+        raise
+    except Exception as error:
+        raise EncodeError(
+            f"{name_of(reference)} is no readable {kind}: {error}", reason=f"{kind} not readable"
+        ) from error

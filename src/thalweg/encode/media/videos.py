@@ -6,14 +6,15 @@ its header. Decodes with PyAV. Knows no model.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.core.extras import need
 from thalweg.encode.errors import EncodeError
-from thalweg.encode.media.references import Folder, name_of
+from thalweg.encode.media.pictures import picture, picture_size
+from thalweg.encode.media.references import Folder, decoding, name_of, unwrapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,8 @@ def choose_frames(frames: int, fps: float | None, rule: Sampling) -> NDArray[np.
         raise EncodeError("the clip has no frames", reason="empty clip")
     if fps is None or not 0 < fps < float("inf"):
         raise EncodeError(f"the clip has {fps} frames a second", reason="clip without a rate")
-    wanted = min(max(1, int(frames / fps * rule.fps)), frames, rule.most)
+    wanted = frames if fps == rule.fps else int(frames / fps * rule.fps)
+    wanted = min(max(1, wanted), frames, rule.most)
     wanted = max(wanted, rule.least)
     wanted = max(rule.multiple, wanted - wanted % rule.multiple)
     if wanted < rule.least:
@@ -93,18 +95,15 @@ class Av:
     """PyAV: any container and codec that FFmpeg has."""
 
     def probe(self, reference: Any, folder: Folder) -> tuple[int, float | None, int, int]:
-        """Count the packets with data: cheap, and right where a header is not."""
+        """Count the packets with data, and the time they take: cheap, and right where a header is not."""
         av = need("av", why="clips")
-        try:
-            with av.open(folder.open(reference)) as container:
-                stream = container.streams.video[0]
-                packets = sum(1 for packet in container.demux(stream) if packet.size)
-                rate = stream.average_rate or stream.guessed_rate
-                return packets, float(rate) if rate else None, stream.codec_context.width, stream.codec_context.height
-        except (OSError, IndexError, ValueError) as error:
-            raise EncodeError(
-                f"{name_of(reference)} is no readable clip: {error}", reason="clip not readable"
-            ) from error
+        with av.open(folder.open(reference)) as container:
+            stream = container.streams.video[0]
+            packets = [packet for packet in container.demux(stream) if packet.size]
+            told: Any = stream.average_rate or stream.guessed_rate
+            times = [(p.pts * p.time_base, (p.duration or 0) * p.time_base) for p in packets if p.pts is not None]
+            rate = _rate(float(told) if told else None, [(float(at), float(lasts)) for at, lasts in times])
+            return len(packets), rate, stream.codec_context.width, stream.codec_context.height
 
     def frames(self, reference: Any, folder: Folder) -> Iterable[Any]:
         """Decode one by one."""
@@ -114,13 +113,40 @@ class Av:
                 yield frame.to_image()
 
 
-def probe(reference: Any, folder: Folder, decoder: Decoder) -> Clip:
-    """Look at a clip without decoding it. A list of pictures is a clip at one frame a second.
+def _rate(told: float | None, times: list[tuple[float, float]]) -> float | None:
+    """Give the frames a second by the packets' times, where a header has no rate or one that they contradict.
+
+    Args:
+        told: by the header; WebM says 30 or 1,000 of clips whose rate varies.
+        times: begin and length of each packet in seconds.
+    """
+    seconds = max(sum(time) for time in times) - min(at for at, _ in times) if times else 0.0
+    seen = len(times) / seconds if seconds > 0 else told
+    return seen if not told or (seen and abs(seen / told - 1) > 0.05) else told
+
+
+def shown(reference: Any) -> list[Any] | None:
+    """Give the frames of a clip that is a list of pictures or an array (n, h, w, 3); None for any other."""
+    value = unwrapped(reference)
+    if isinstance(value, (list, tuple)) or (isinstance(value, np.ndarray) and value.ndim == 4):
+        return list(cast("Iterable[Any]", value))
+    return None
+
+
+def probe(reference: Any, folder: Folder, decoder: Decoder, rate: float = 1.0) -> Clip:
+    """Look at a clip without decoding it. A list of pictures is a clip of `rate` frames a second.
 
     Raises:
         EncodeError: not there, no clip, no frames, no rate.
     """
-    frames, fps, width, height = decoder.probe(reference, folder)
+    frames: int
+    fps: float | None
+    pictures = shown(reference)
+    if pictures is None:
+        with decoding(reference, "clip"):
+            frames, fps, width, height = decoder.probe(reference, folder)
+    else:
+        frames, fps, (width, height) = len(pictures), rate, picture_size(pictures[0], folder) if pictures else (0, 0)
     choose_frames(frames, fps, Sampling())
     assert fps is not None
     return Clip(frames, fps, width, height)
@@ -135,15 +161,18 @@ def read_frames(
         EncodeError: nothing decodes.
     """
     places = [int(i) for i in wanted]
+    if (pictures := shown(reference)) is not None:
+        return [picture(pictures[i], folder) for i in places]
     kept: dict[int, Any] = {}
     last = None
     needed = set(places)
-    for i, frame in enumerate(decoder.frames(reference, folder)):
-        last = frame
-        if i in needed:
-            kept[i] = frame
-        if i >= max(places):
-            break
+    with decoding(reference, "clip"):
+        for i, frame in enumerate(decoder.frames(reference, folder)):
+            last = frame
+            if i in needed:
+                kept[i] = frame
+            if i >= max(places):
+                break
     if last is None:
         raise EncodeError(f"{name_of(reference)} decodes to no frame", reason="empty clip")
     return [kept.get(i, last) for i in places]
