@@ -188,7 +188,7 @@ def _spawn(python: Path, module: Path, child: list[str], size: str, timeout: flo
     ours = python == Path(sys.executable)
     paths = [str(machine.ROOT / "benchmarks"), *([str(machine.ROOT / "src")] if ours else [])]
     env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"PYTHONPATH": os.pathsep.join(paths)}
-    command = [python, module, *(["--smoke"] if size == "smoke" else []), "--child", *child]
+    command: list[str | Path] = [python, module, *(["--smoke"] if size == "smoke" else []), "--child", *child]
     try:
         done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=timeout, check=False)
     except subprocess.TimeoutExpired:

@@ -124,9 +124,10 @@ def parquet(folder: Path) -> tuple[Any, Any, Any]:
         ids, offsets, _ = data(folder)
         table = pa.Table.from_batches(list(batches(ids, offsets, 1024)))
         pq.write_table(table, path, compression="zstd", row_group_size=1024)
-    file, kept = pq.ParquetFile(path, memory_map=True), {}
+    file = pq.ParquetFile(path, memory_map=True)
+    kept: dict[int, tuple[Any, Any]] = {}
 
-    def group(k: int) -> Any:
+    def group(k: int) -> tuple[Any, Any]:
         if k not in kept:
             if len(kept) >= 4:
                 kept.pop(next(iter(kept)))

@@ -12,6 +12,7 @@ import pytest
 
 import thalweg as tw
 from thalweg.core.errors import ConfigError, InputError
+from thalweg.feed.source import ObjectSource
 
 ROWS = [{"id": f"d{i}", "prompt": f"what is {i}?", "response": "word " * (i % 7 + 1)} for i in range(60)]
 
@@ -187,6 +188,14 @@ def test_parts_and_unions_hold_what_they_say():
     with pytest.raises(ConfigError, match="index 10 is outside"):
         ids(ten.select([10]))
     assert ids(ten.take(0)) == []
+
+
+def test_no_rows_of_a_plain_object_have_its_columns():
+    rows = [{"input_ids": [1, 2], "loss_spans": [[0, 1]], "text": "a"}]
+    for asked in (None, ["input_ids", "loss_spans", "text"]):
+        got = ObjectSource(rows).read(np.array([], np.int64), asked)
+        assert {k: len(v) for k, v in got.items()} == {"input_ids": 0, "loss_spans": 0, "text": 0}
+        assert got["loss_spans"].values.shape == (0, 2)
 
 
 def test_a_sample_stays_on_its_side_when_data_grows():

@@ -103,6 +103,13 @@ def test_an_index_is_kept_and_made_again_when_the_file_changes(tmp_path, cache):
     put(path, lines(ROWS[:5]))
     os.utime(path, ns=(1, 2))
     assert open_files(path)[:] == ROWS[:5]
+    put(path, lines(ROWS[:4]))
+    os.utime(path, ns=(1, 2))  # another size alone
+    assert open_files(path)[:] == ROWS[:4]
+    before = open_files(path).fingerprint
+    put(path, lines(ROWS[:4]).replace('"id": 3', '"id": 9'))
+    os.utime(path, ns=(1, 3))  # another time alone
+    assert open_files(path).fingerprint != before
     assert len(list(cache.iterdir())) == 1
 
 

@@ -16,7 +16,7 @@ from thalweg.core.errors import IntegrityError, RecordsError
 from thalweg.store import cache as node_cache
 from thalweg.store import fs as store_fs
 from thalweg.store.cache import Needs, NodeCache
-from thalweg.store.records import PartWriter, declare_parts, farsweep, merge_parts, pieces, rowwriter
+from thalweg.store.records import PartWriter, ahead, declare_parts, farsweep, merge_parts, pieces, rowwriter
 from thalweg.store.remote import Remote
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")]
@@ -160,6 +160,31 @@ def test_the_cache_keeps_its_cap_and_open_readers_go_on(s3, tmp_path):
     ]  # or the disk would hold more than the cap
 
 
+@pytest.mark.parametrize("mapped", [True, False])
+def test_a_piece_that_is_evicted_before_it_is_opened_is_fetched_again(s3, tmp_path, monkeypatch, mapped):
+    url, options, _ = s3
+    upload(url, options, rows(), shard_bytes=50_000)
+    cap = 10**9 if mapped else 200_000
+    rec = tw.open_records(url, storage_options=options, cache_dir=tmp_path / "c", cache_bytes=cap)
+    evicted = []
+
+    def evicting(true, at):
+        def call(*args):
+            if not evicted:
+                evicted.append(args[at])
+                args[at].unlink()
+            return true(*args)
+
+        return call
+
+    if mapped:
+        monkeypatch.setattr(pieces.MappedPieces, "put", evicting(pieces.MappedPieces.put, 2))
+    else:
+        monkeypatch.setattr(pieces, "read_range", evicting(pieces.read_range, 0))
+    assert [r["n"] for r in rec] == list(range(600))
+    assert len(evicted) == 1
+
+
 def test_a_missing_remote_shard_is_named(s3, tmp_path):
     import fsspec
 
@@ -246,6 +271,18 @@ def test_what_is_announced_is_fetched_before_it_is_read(s3, tmp_path):
     assert [r["n"] for r in rec.rows(np.arange(600))] == list(range(600))
     assert len(server.gets(".arrow")) == len(shards)
     assert all((folder / n).exists() for n in names)
+
+
+def test_what_is_announced_is_fetched_in_the_order_in_which_it_is_read(s3, tmp_path, monkeypatch):
+    url, options, server = s3
+    monkeypatch.setattr(ahead, "THREADS", 1)
+    upload(url, options, rows(), shard_bytes=50_000)
+    rec = tw.open_records(url, storage_options=options, cache_dir=tmp_path / "c")
+    names = [s.name for s in rec._opened.manifest.shards]
+    assert rec.ahead(np.arange(600)[::-1])
+    server.wait_for(lambda: len(server.gets(".arrow")) == len(names))
+    assert [path.rpartition("/")[2] for path in server.gets(".arrow")] == names[::-1]
+    assert rec.ahead([])
 
 
 def test_a_planned_feed_fetches_what_it_will_read(s3, tmp_path):
@@ -472,7 +509,7 @@ def test_local_files_of_a_dead_writer_behind_a_url_are_removed(tmp_path, monkeyp
     monkeypatch.setattr(farsweep.tempfile, "gettempdir", lambda: str(tmp_path))
     for name in ("dead", "alive"):
         (tmp_path / f"{farsweep.STAGE}{name}").mkdir()
-    life = store_fs.Life(tmp_path / f"{farsweep.STAGE}alive" / ".data-1.life").begin()
+    life = store_fs.Life(tmp_path / f"{farsweep.STAGE}alive" / ".data-1.life", new=True).begin()
     (tmp_path / f"{farsweep.STAGE}dead" / ".data-1.life").touch()
     farsweep.sweep_stages()
     assert [p.name for p in tmp_path.iterdir()] == [f"{farsweep.STAGE}alive"]

@@ -4,7 +4,7 @@ Decides the protocol, and how plain objects (a list, a `datasets.Dataset`, any c
 through it. Knows no order, batch or rank. Views of sources (parts, unions) are in `feed.views`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -79,16 +79,22 @@ def samples_of(read: Columns, n: int) -> list[dict[str, Any]]:
     return rows
 
 
-def columns_of(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Turn n dicts into {column: values}: token columns as `Ragged`, scalars as arrays, anything else as lists."""
-    names = dict.fromkeys(name for s in samples for name in s)
+def columns_of(samples: Sequence[Mapping[str, Any]], names: Iterable[str] = ()) -> dict[str, Any]:
+    """Turn n dicts into {column: values}: token columns as `Ragged`, scalars as arrays, anything else as lists.
+
+    `names`: the columns of no samples; samples name their own.
+    """
+    if samples:
+        names = dict.fromkeys(name for s in samples for name in s)
     out: dict[str, Any] = {}
     for name in names:
         values = [s.get(name) for s in samples]
         if name in (INPUT_IDS, LABELS) and all(v is not None for v in values):
             out[name] = whole_numbers(name, values, np.int32 if name == INPUT_IDS else np.int64)
         elif name == LOSS_SPANS and all(v is not None for v in values):
-            out[name] = Ragged.from_rows([np.asarray(v, np.int32).reshape(-1, 2) for v in values], np.int32)
+            spans = [np.asarray(v, np.int32).reshape(-1, 2) for v in values]
+            flat = np.concatenate([np.empty((0, 2), np.int32), *spans])
+            out[name] = Ragged(flat, np.cumsum([0, *map(len, spans)]))
         else:
             out[name] = values
     return out
@@ -223,7 +229,7 @@ class ObjectSource:
         rows = [self._row(int(i)) for i in indices]
         if columns is not None:
             rows = [{c: r[c] for c in columns if c in r} for r in rows]
-        return columns_of(rows)
+        return columns_of(rows, (self.columns or ()) if columns is None else columns)
 
     def ids(self, indices: NDArray[np.int64]) -> list[str]:
         """Give the id column, else row numbers."""

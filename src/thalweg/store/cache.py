@@ -143,7 +143,7 @@ class Needs:
     def __init__(self, cache: NodeCache) -> None:
         stem = f"needs-{secrets.token_hex(6)}"
         self._path = cache.folder / f".{stem}.needs"
-        self._life = fs.Life(cache.folder / f".{stem}.life").begin()
+        self._life = fs.Life(cache.folder / f".{stem}.life", new=True).begin()
 
     def say(self, keys: Sequence[str]) -> None:
         """Replace what was said before."""

@@ -100,15 +100,20 @@ def write_whole(path: Path, data: bytes, *, exclusive: bool = False, sync: bool 
             temporary.unlink(missing_ok=True)
 
 
+NEW = ".new"  # ends the name of a lock file that is not locked yet
+
+
 class Life:
     """Shows that this process still writes files of some name: a lock that the system drops when it dies.
 
     Args:
         path: the lock file; removed when the work ends.
+        new: nobody else takes a file of this name. It appears with its lock, so that whoever looks never sees a file
+            of a living process without.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, new: bool = False) -> None:
+        self.path, self._new = path, new
         self._fd = -1
 
     def begin(self) -> Self:
@@ -117,14 +122,17 @@ class Life:
         Raises:
             RecordsError: another living process has it.
         """
+        at = self.path.with_name(self.path.name + NEW) if self._new else self.path
         while True:
-            fd = os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
+            fd = os.open(at, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(fd, fcntl.LOCK_EX | (0 if self._new else fcntl.LOCK_NB))
             except OSError as error:
                 os.close(fd)
                 raise RecordsError("another process writes here", where=str(self.path)) from error
             try:
+                if self._new:
+                    at.rename(self.path)
                 if os.fstat(fd).st_ino == self.path.stat().st_ino:
                     self._fd = fd
                     return self

@@ -222,15 +222,16 @@ def _drop_stale(cache: Path, stem: str, key: str) -> None:
     for old in cache.glob(f"{stem}-*"):
         if old.name != key:
             shutil.rmtree(old, ignore_errors=True)
-    for left in cache.glob(".making-*.life"):
+    for left in cache.glob(".making-*.life*"):
         if not fs.is_alive(left):
-            shutil.rmtree(left.with_suffix(""), ignore_errors=True)
+            if left.suffix == ".life":
+                shutil.rmtree(left.with_suffix(""), ignore_errors=True)
             left.unlink(missing_ok=True)
 
 
 def _make(path: str, name: str, format_: str, cache: Path, entry: Path) -> None:
     scratch = cache / f".making-{os.getpid()}-{os.urandom(6).hex()}"
-    with fs.Life(scratch.with_name(scratch.name + ".life")):
+    with fs.Life(scratch.with_name(scratch.name + ".life"), new=True):
         scratch.mkdir()
         try:
             about = _MAKE[format_](path, name, scratch)

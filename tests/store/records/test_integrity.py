@@ -1,6 +1,8 @@
 """Bytes that are not those that were written are found and named; a cut file is an error, never a crash."""
 
+import errno
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +14,8 @@ from records_rows import equal, token_rows
 
 import thalweg as tw
 from thalweg.core.errors import IntegrityError, RecordsError, ThalwegError
-from thalweg.store.records import guard
+from thalweg.store import fs
+from thalweg.store.records import guard, part, rowwriter
 
 
 def write(path, rows, **options):
@@ -43,21 +46,31 @@ def test_every_flip_of_a_byte_is_found_by_full_verification(tmp_path):
     tw.open_records(tmp_path / "set").verify("full")
 
 
-def test_verification_on_read_names_file_and_offset(tmp_path):
+def test_verification_on_read_names_file_and_offset(tmp_path, monkeypatch):
+    monkeypatch.setattr(rowwriter, "BLOCK_ROWS", 50)
     rec = write(tmp_path / "set", token_rows(3000), shard_bytes=100_000)
     shard = rec._opened.manifest.shards[1]
     path = tmp_path / "set" / shard.name
     data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
+    bad = len(data) // 2
+    data[bad] ^= 1
     path.write_bytes(data)
+
+    def names_the_place(said):
+        first, end = map(int, re.search(rf"{shard.name}, offset (\d+) to (\d+)", str(said.value)).groups())
+        assert first <= bad < end
+        assert end - first < shard.size / 2  # its block, not the whole shard
+
     first = rec._opened.manifest.shards[0].rows
     for io in ("mmap", "pread"):
         checked = tw.open_records(tmp_path / "set", verify=True, io=io)
         assert equal(checked[0], token_rows(1)[0])
-        with pytest.raises(IntegrityError, match=rf"{shard.name}, offset \d+ to \d+"):
+        with pytest.raises(IntegrityError) as said:
             checked.read(np.arange(first, first + shard.rows))
-    with pytest.raises(IntegrityError, match=rf"{shard.name}, offset"):
+        names_the_place(said)
+    with pytest.raises(IntegrityError) as said:
         rec.verify("full")
+    names_the_place(said)
     rec.verify("quick")
 
 
@@ -242,6 +255,24 @@ except Exception as error:
     assert "cannot write" in said
     rec = tw.open_records(tmp_path / "set")
     assert equal(list(rec), list(token_rows(50)))
+    assert {p.name for p in (tmp_path / "set").iterdir()} == before
+
+
+@pytest.mark.parametrize("step", ["_write_index", "_close_facts", "manifest"])
+def test_a_disk_that_is_full_at_the_very_end_is_an_error_too(tmp_path, monkeypatch, step):
+    write(tmp_path / "set", token_rows(50))
+    before = {p.name for p in (tmp_path / "set").iterdir()}
+
+    def full(*_args, **_words):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    writer = tw.create_records(tmp_path / "set", append=True, sync=False)
+    writer.write(token_rows(1)[0])
+    monkeypatch.setattr(*((fs, "write_whole") if step == "manifest" else (part.PartFiles, step)), full)
+    with pytest.raises(RecordsError, match=r"cannot write: No space.*free some space"):
+        writer.close()
+    monkeypatch.undo()
+    assert equal(list(tw.open_records(tmp_path / "set")), list(token_rows(50)))
     assert {p.name for p in (tmp_path / "set").iterdir()} == before
 
 

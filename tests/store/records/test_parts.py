@@ -10,7 +10,8 @@ from records_rows import equal, token_rows
 
 import thalweg as tw
 from thalweg.core.errors import RecordsError
-from thalweg.store.records import PartWriter, create_records, declare_parts, merge_parts
+from thalweg.store import fs
+from thalweg.store.records import PartWriter, create_records, declare_parts, merge_parts, place
 
 
 def write_part(path, part, parts, rows, **options):
@@ -84,6 +85,9 @@ def test_merging_twice_changes_nothing(tmp_path):
     before = {p.name: p.read_bytes() for p in (tmp_path / "set").iterdir()}
     assert merge_parts(tmp_path / "set") == first
     assert {p.name: p.read_bytes() for p in (tmp_path / "set").iterdir()} == before
+    (tmp_path / "set" / "manifest.0").unlink()  # as one sees it who began to merge before the other was done
+    assert merge_parts(tmp_path / "set") == first
+    assert {p.name: p.read_bytes() for p in (tmp_path / "set").iterdir()} == before
 
 
 def test_a_part_written_twice_appears_once(tmp_path):
@@ -124,6 +128,26 @@ fs.write_whole(Path({str(tmp_path / "set" / "manifest.0")!r}), b"x", exclusive=T
             w.write({"n": 1})
         assert living.exists()
         assert not half.exists()
+
+
+def test_a_sweep_while_a_writer_begins_takes_nothing_from_it(tmp_path, monkeypatch):
+    true, seen = fcntl.flock, []
+
+    def flock(fd, how):
+        if not seen:  # the writer's: its file is there, and not locked yet
+            seen.extend(p.name for p in tmp_path.iterdir())
+            assert not any(name.endswith(".life") for name in seen)  # nobody who looks takes it for a dead one's
+            assert place.sweep(tmp_path) == seen  # what is on its way may go: it is begun again
+        true(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with create_records(tmp_path, sync=False) as w:
+        (life,) = tmp_path.iterdir()
+        assert fs.is_alive(life)
+        assert place.sweep(tmp_path) == []
+        w.write({"n": 1})
+    assert len(seen) == 1
+    assert tw.open_records(tmp_path)[0]["n"] == 1
 
 
 def test_parts_can_be_appended(tmp_path):

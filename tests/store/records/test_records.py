@@ -245,6 +245,8 @@ def test_unknown_columns_and_another_tokenizer_are_refused_at_open(tmp_path):
     assert tw.open_records(tmp_path / "set", expect={"tokenizer": "abc"}).lineage["tokenizer"] == "abc"
     with pytest.raises(RecordsError, match="'abc', 'xyz' is expected"):
         tw.open_records(tmp_path / "set", expect={"tokenizer": "xyz"})
+    with pytest.raises(RecordsError, match="template of the set is None, 'chatml' is expected"):
+        tw.open_records(tmp_path / "set", expect={"template": "chatml"})  # a set that does not say is another one
     with pytest.raises(RecordsError, match="'input_ids'"):
         tw.open_records(tmp_path / "set", columns=["input_id"])
     with pytest.raises(RecordsError, match="schema of the set"):
@@ -260,7 +262,7 @@ def test_a_damaged_manifest_is_refused(tmp_path):
 
 
 def test_plain_rows_come_back_whatever_stands_between_them(tmp_path):
-    """Rows of arrays alone take a short way once a block of them was written; everything else ends it."""
+    """Rows of arrays alone take a short way from the first one of a block on; everything else ends it."""
     ids = np.arange(60, dtype=np.int32)
     buffer = np.empty(50, np.int32)
 

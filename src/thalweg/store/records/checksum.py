@@ -10,12 +10,13 @@ import os
 import sys
 from collections import deque
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from xxhash import xxh3_64
+from xxhash import xxh3_64, xxh3_64_intdigest
 
 from thalweg.store.fs import allocate
 from thalweg.store.records.hashing import of_spans
@@ -68,14 +69,15 @@ class HashedSink:
             view = view[os.write(self._fd, view) :]
 
     def _write_pieces(self, data: memoryview, bounds: NDArray[np.int64]) -> None:
-        digests: list[NDArray[np.uint64]] = []
-        k, last = 0, len(bounds) - 1
-        while k < last:
-            end = min(max(int(np.searchsorted(bounds, bounds[k] + _STEP)), k + 1), last)
-            digests.append(of_spans(data, bounds[k : end + 1]))
-            self._put(data[bounds[k] : bounds[end]])
-            k = end
-        found = np.concatenate(digests)
+        # All that can be worked out before is: between two writes the processor's caches are empty of Python too.
+        steps = np.searchsorted(bounds, np.arange(bounds[0], bounds[-1], _STEP)).tolist()
+        ends, at = sorted({*steps, len(bounds) - 1}), bounds.tolist()
+        pieces = list(map(data.__getitem__, map(slice, at[:-1], at[1:])))
+        digests: list[int] = []
+        for a, b in pairwise(ends):
+            digests += map(xxh3_64_intdigest, pieces[a:b])
+            self._put(data[at[a] : at[b]])
+        found = np.array(digests, np.uint64)
         self._found.append(found)
         self._hash.update(found.tobytes())
 

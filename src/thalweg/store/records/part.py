@@ -194,7 +194,8 @@ class PartFiles:
             self._shard = None
         for file in self._facts.values():
             file.close()
-        for path in self._made:
+        # Of a generation that did not appear there may be facts of all rows too.
+        for path in (*self._made, *self.folder.glob(f"{self.prefix}.*.all.npy")):
             path.unlink(missing_ok=True)
 
 

@@ -124,7 +124,7 @@ class PartWriter(RowWriter):
         self._lineage = dict(lineage or {})
         if vocab_size is not None:
             self._lineage.setdefault("vocab_size", vocab_size)
-        life = None if self._away else fs.Life(place.life_of(self.folder, prefix)).begin()
+        life = None if self._away else fs.Life(place.life_of(self.folder, prefix), new=True).begin()
         files = PartFiles(
             self.folder,
             prefix,
@@ -203,7 +203,7 @@ def merge_parts(path: str | Path, *, storage_options: Mapping[str, Any] | None =
     # The name follows from the content, so that two mergers write the same bytes under the same names.
     prefix = f"merged-{number}-{xxh3_64_hexdigest(b''.join(raw))}"
     scratch = place.new_prefix(prefix)
-    with fs.Life(place.life_of(folder, scratch)):
+    with fs.Life(place.life_of(folder, scratch), new=True):
         whole = combine([*base, *parts], Here(folder), prefix, sync=True, scratch=scratch)
         replaced = base[0].replaces if base else 0
         whole = msgspec.structs.replace(whole, generation=number, replaces=replaced)

@@ -20,7 +20,9 @@ from thalweg.store.records.manifest import Manifest, unpack
 
 _MANIFEST, _PARTS = re.compile(r"manifest\.(\d+)"), re.compile(r"parts\.(\d+)")
 _PART = re.compile(r"part\.(\d+)\.(\d{5})")
-_HALF = re.compile(r"\.(?:manifest|parts|part)\.[\d.]+\.[0-9a-f]{16}\.tmp")  # on its way to one of these
+_HALF = re.compile(  # on its way to one of these, or to the last below
+    r"\.(?:(?:manifest|parts|part)\.[\d.]+\.[0-9a-f]{16}\.tmp|(?:data|part|merged)-[\w-]+\.life\.new)"
+)
 _OWNED = re.compile(r"((?:data|part|merged)-[\w-]+)\.(?:\d{5}\.arrow(?:\.tmp)?|index|[\w.-]+\.npy|quarantine\.jsonl)")
 
 

@@ -89,9 +89,29 @@ class RowWriter(ABC):
             self._quarantine.put(sample, found, row=number)
             return -1
         self._next = number + 1
+        if rows.n == 1 and id is None:
+            self._shorten(sample)
         if rows.n >= BLOCK_ROWS or rows.nbytes >= self._files.block_bytes:
             self._flush()
         return number
+
+    def _shorten(self, first: Sample) -> None:
+        """Take the short way from the first row of a block on, where that is one of plain arrays."""
+        kinds = self._rows.plain_kinds()
+        if (
+            kinds is None
+            or type(first) is not dict
+            or (self._quarantine is not None and self._files.vocab_size is not None)
+        ):
+            return
+        plain = Plain(kinds, BLOCK_ROWS, self._files.block_bytes)
+        took = plain.add(first)
+        if took:
+            self._rows.clear()
+            self._rows.kinds.update(kinds)
+            self._plain, self._fast = plain, plain.add
+        if took > 1:
+            self._flush()
 
     def _check_now(self) -> None:
         """Refuse an id outside the vocabulary while the row can still be taken back."""
@@ -134,14 +154,8 @@ class RowWriter(ABC):
                     self._files.put(Block.of(self._plain))
                     self._plain.clear()
                     self._fast = self._plain.add
-                return
-            if not self._rows.n:
-                return
-            self._files.put(self._rows.take())
-        kinds, checks = self._rows.plain, self._quarantine is not None and self._files.vocab_size is not None
-        if kinds and not checks:
-            self._plain = Plain(kinds, BLOCK_ROWS, self._files.block_bytes)
-            self._fast = self._plain.add
+            elif self._rows.n:
+                self._files.put(self._rows.take())
 
     # ---- the end
     @abstractmethod

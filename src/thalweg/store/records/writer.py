@@ -34,7 +34,7 @@ class RecordsWriter(RowWriter):
     ) -> None:
         self.path, self._base, self._replace, self._lineage = folder, base, replace, dict(lineage)
         self.prefix = place.new_prefix()
-        life = fs.Life(place.life_of(folder, self.prefix)).begin()
+        life = fs.Life(place.life_of(folder, self.prefix), new=True).begin()
         files = PartFiles(folder, self.prefix, declared=parse_schema(options["schema"]), **options["files"])
         bad = Quarantine(folder / f"{self.prefix}.quarantine.jsonl") if on_error == "quarantine" else None
         super().__init__(files, options["schema"], bad, life)
