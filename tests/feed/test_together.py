@@ -7,16 +7,16 @@ from hypothesis import strategies as st
 
 import thalweg as tw
 from thalweg.core.errors import ConfigError, SampleError
-from thalweg.feed import planned
+from thalweg.feed import grouping, planned
 
 
 def batches(feed, ahead):
-    before = planned.AHEAD_BATCHES
-    planned.AHEAD_BATCHES = ahead
+    before = grouping.FEW, grouping.MANY
+    grouping.FEW = grouping.MANY = ahead
     try:
         return list(tw.Loader(feed, return_tensors="np", tail="pad"))
     finally:
-        planned.AHEAD_BATCHES = before
+        grouping.FEW, grouping.MANY = before
 
 
 def same(a, b):

@@ -5,7 +5,7 @@ import pytest
 
 import thalweg as tw
 from thalweg.core.errors import IntegrityError
-from thalweg.feed import views
+from thalweg.feed import tokencopy, views
 from thalweg.feed.source import ObjectSource
 from thalweg.store.records import guard
 
@@ -93,8 +93,8 @@ def test_a_mix_of_records_is_read_in_one_copy_and_every_set_is_looked_at(tmp_pat
     parts = {name: tw.from_records(records(tmp_path / name, rows_of(name))).skip(2) for name in "abc"}
     feed = tw.mix(parts).shuffle().batch(300, pad="none")
     copies, looks = [], []
-    once = views.gather_at
-    monkeypatch.setattr(views, "gather_at", lambda *args: copies.append(1) or once(*args))
+    once = tokencopy.ready
+    monkeypatch.setattr(tokencopy, "ready", lambda *args: copies.append(1) or once(*args))
     monkeypatch.setattr(guard, "_compare", looks.append)
     batch = next(iter(tw.Loader(feed, workers=0, return_tensors="np")))
     assert len(copies) == 1

@@ -57,7 +57,8 @@ def walked(entries, blocks, tail, epochs):
     """What each step of a run takes, (epoch, row) of each of its rows, by the slowest possible walk."""
     per_epoch, out, seen = sum(blocks), [], 0
     if tail == "carry":
-        order = [(e, i) for e in range(epochs + 9) for i in range(per_epoch)]
+        most = max(n for _, n in entries)  # rows that the last step may take from epochs behind the run's
+        order = [(e, i) for e in range(epochs + most) for i in range(per_epoch)]
         while seen < epochs * per_epoch:
             n = size_at(entries, seen)
             out.append(order[seen : seen + n])

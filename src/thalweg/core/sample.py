@@ -53,7 +53,7 @@ class Ragged:
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Length of each row, int64 (n,)."""
-        return np.diff(self.offsets)
+        return self.offsets[1:] - self.offsets[:-1]
 
     @classmethod
     def from_rows(cls, rows: Sequence[Any], dtype: Any = None) -> "Ragged":

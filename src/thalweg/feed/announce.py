@@ -6,12 +6,13 @@ and then nothing here costs anything.
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.feed.gather import Documents
+if TYPE_CHECKING:
+    from thalweg.feed.gather import Documents
 
 CALLS = 32  # reads told ahead; each is up to 16 micro-batches
 T = TypeVar("T")
@@ -25,7 +26,7 @@ def say_of(source: Any) -> Say | None:
     return say if say is not None and say(NOTHING, 1) else None
 
 
-def announced(reads: Iterator[tuple[T, Documents]], sources: Sequence[Any]) -> Iterator[tuple[T, Documents]]:
+def announced(reads: "Iterator[tuple[T, Documents]]", sources: Sequence[Any]) -> "Iterator[tuple[T, Documents]]":
     """Give planned reads unchanged, each after the sources were told of it and of those behind it.
 
     Args:

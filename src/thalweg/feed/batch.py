@@ -6,7 +6,7 @@ that it is given.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, cast
 
@@ -22,6 +22,7 @@ from thalweg.feed import stages as st
 from thalweg.feed.gather import MASK, PROVENANCE, Documents, Reader
 from thalweg.feed.rowmap import map_rows
 from thalweg.feed.slicing import Slicing
+from thalweg.feed.views import offsets_of
 from thalweg.plan.rows import Pad, RowArrays, lay_out
 
 Names = Callable[[], tuple[list[list[str]], list[list[str]]]]
@@ -96,6 +97,34 @@ class Collator:
         """Say whether labels stand one to the left: the dialect's way, or a slice's."""
         return self.slicing is not None or (self.dialect is not None and self.dialect.labels_shifted)
 
+    @cached_property
+    def together(self) -> bool:
+        """Say whether several batches may be laid out at once: a flat row each, or rows of one width, without gaps."""
+        if self.dialect is None or self.row_maps or self.multiple != 1:
+            return False
+        pack = self.pack
+        if pack is not None and (pack.align != 1 or pack.max_docs is not None or pack.overlong == "alone"):
+            return False
+        return self.stage.pad == "none" or pack is not None
+
+    def segments(self, sizes: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Give the places of each segment of rows, padding too, where they are known from the table; else None.
+
+        Args:
+            sizes: int64 (n,), tokens of each document.
+            offsets: int64 (r + 1,), documents of each row.
+        """
+        if not self.together or (self.dialect is not None and self.dialect.ids_alone):
+            return None
+        if self.stage.pad == "none":
+            return sizes
+        if self.pack is None or len(self.pack.capacities) > 1:
+            return None
+        ends = offsets_of(sizes)[offsets]
+        wanted = getattr(self.stage, "pad_to", None)
+        tail = (wanted if isinstance(wanted, int) else self.pack.longest) - (ends[1:] - ends[:-1])
+        return np.insert(sizes, offsets[1:], tail) if int(tail.min(initial=0)) >= 0 else None
+
     def arrays(self, documents: Documents, filler: int, width: int | None = None) -> RowArrays:
         """Lay documents out as rows, and `filler` empty ones behind them.
 
@@ -103,7 +132,7 @@ class Collator:
             width: tokens of a row; None takes the stage's.
         """
         assert documents.tokens is not None
-        offsets = documents.offsets
+        offsets, made = documents.offsets, documents.positions
         if filler:
             offsets = np.append(offsets, np.full(filler, offsets[-1]))
         rows = lay_out(
@@ -119,6 +148,7 @@ class Collator:
             align=1 if self.pack is None else self.pack.align,
             max_docs=None if self.pack is None else self.pack.max_docs,
             dtype=self.dtype,
+            position_ids=made if made is not None and made.ndim == 2 and not filler else None,
         )
         if self.row_maps:
             map_rows(self.row_maps, rows)

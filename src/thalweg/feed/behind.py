@@ -5,6 +5,7 @@ Knows nothing of what the items are; whoever plans them does so in the consumer'
 """
 
 import os
+from _thread import allocate_lock
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
@@ -18,7 +19,9 @@ B = TypeVar("B")
 def made_behind(given: Iterator[A], make: Callable[[A], B], *, name: str) -> Iterator[tuple[A, B]]:
     """Give (item, what `make` makes of it) in order; while one is used, a thread makes the next.
 
-    The first item is made here and now: nothing waits for a thread to start, nor for the item behind it.
+    The first item is made here and now: nothing waits for a thread to start, nor for the item behind it. From then on
+    the thread is waited for until it has begun: a consumer that never lets go of the interpreter's lock would keep it
+    from its first line until the item is asked for. A `make` that soon does without the lock then runs beside it.
 
     Args:
         given: is asked in the consumer's thread, one item ahead.
@@ -34,9 +37,14 @@ def made_behind(given: Iterator[A], make: Callable[[A], B], *, name: str) -> Ite
     yield first, make(first)
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  (6 ms that the first item need not wait for)
 
-    pool, process = ThreadPoolExecutor(1, thread_name_prefix=name), os.getpid()
+    pool, process, began = ThreadPoolExecutor(1, thread_name_prefix=name), os.getpid(), allocate_lock()
+    began.acquire()
     late: BaseException | None = None
     coming: tuple[A, Future[B]] | None = None
+
+    def work(item: A) -> B:
+        began.release()
+        return make(item)
 
     def ask() -> "tuple[A, Future[B]] | None":
         nonlocal late
@@ -47,7 +55,11 @@ def made_behind(given: Iterator[A], make: Callable[[A], B], *, name: str) -> Ite
         except Exception as error:  # noqa: BLE001  (raised at its place, behind the item that is being made)
             late = error
             return None
-        return None if item is None else (item, pool.submit(make, item))
+        if item is None:
+            return None
+        future = pool.submit(work, item)
+        began.acquire()
+        return item, future
 
     try:
         coming = ask()

@@ -4,7 +4,7 @@ Decides which columns are read and how a sample that failed keeps its place: as 
 batch size, rank or padding.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,14 +14,18 @@ from numpy.typing import NDArray
 from thalweg.core.errors import ConfigError, SampleError
 from thalweg.core.sample import INPUT_IDS, LABELS, LOSS_SPANS, Ragged, Sample
 from thalweg.core.seeds import key64
+from thalweg.feed.announce import say_of
 from thalweg.feed.mapped import Leaf
 from thalweg.feed.mapread import MapRows, Request, Result
-from thalweg.feed.source import samples_of
-from thalweg.feed.views import merge
+from thalweg.feed.source import Columns, samples_of
+from thalweg.feed.tokencopy import TokenCopy
+from thalweg.feed.views import merge, places_of
 from thalweg.plan.epoch import Block
 from thalweg.plan.labels import labels_from_spans
+from thalweg.store.records.token_ids import Places
 
 Ints = NDArray[np.int64]
+Segments = Callable[[Ints, Ints], Ints | None]  # sizes of documents and documents of each row -> places of segments
 PROVENANCE = ("id", "source", "unit", "row")  # columns of records that say where a sample came from
 MASK = "attention_mask"  # made anew from places; a sample's own may say no more than that all tokens are real
 
@@ -42,6 +46,10 @@ class Documents:
         columns: further columns of every document.
         samples: the samples themselves, on the way by functions; None for a hole.
         own: the memory of `tokens` is nobody else's, and may be handed over.
+        copy: what copies their tokens, made ready by `Reader.find`.
+        positions: places in their segments, where they are copied with the tokens: (T,) of flat rows, (r, L) of rows
+            of one width.
+        seconds: that reading them took.
     """
 
     source: NDArray[np.int32]
@@ -56,11 +64,19 @@ class Documents:
     samples: list[Sample | None] | None = None
     epoch: Ints | int = 0
     own: bool = False
+    copy: TokenCopy | None = None
+    positions: NDArray[Any] | None = None
+    seconds: float = 0.0
 
     @property
     def num_rows(self) -> int:
         """Count the rows."""
         return len(self.offsets) - 1
+
+    @property
+    def num_tokens(self) -> int:
+        """Count the tokens that were read."""
+        return 0 if self.tokens is None else len(self.tokens.values)
 
     def part(self, a: int, b: int) -> "Documents":
         """Give rows a to b as views."""
@@ -75,7 +91,15 @@ class Documents:
             spans=slice_ragged(self.spans, lo, hi),
             labels=slice_ragged(self.labels, lo, hi),
             samples=None if self.samples is None else self.samples[lo:hi],
+            own=self.own,
+            positions=self._positions(a, b),
         )
+
+    def _positions(self, a: int, b: int) -> NDArray[Any] | None:
+        if self.positions is None or self.positions.ndim == 2:
+            return None if self.positions is None else self.positions[a:b]
+        assert self.tokens is not None
+        return self.positions[self.tokens.offsets[self.offsets[a]] : self.tokens.offsets[self.offsets[b]]]
 
 
 def _must_be_ones(leaf: Leaf) -> None:
@@ -158,8 +182,13 @@ class Reader:
             getattr(leaf.source, "ours", False) for leaf in leaves
         )  # read by our code alone, into new memory
         self.columns: list[str] | None = None
+        self.segments: Segments | None = None  # of which rows positions are wanted with the tokens
+        self.dtype = np.dtype(np.int64)  # of positions
+        self._near = False  # tokens lie in memory, and nothing has to be fetched before
         if not self.by_samples:
             self.columns = self._token_columns()
+            sources = [leaf.source for leaf in leaves]
+            self._near = all(hasattr(s, "token_places") and say_of(s) is None for s in sources)
 
     def _token_columns(self) -> list[str]:
         """Choose what a token batch needs, and refuse columns that have no place in one."""
@@ -185,22 +214,48 @@ class Reader:
             raise ConfigError("sources name the loss in different ways: loss_spans, labels or neither", where="batch")
         return [INPUT_IDS, *(k for k in kinds if k)]
 
+    def find(self, documents: Documents) -> None:
+        """Find where their tokens lie, as far as that is known: of `read` one copy is left, which holds no lock."""
+        if not self._near or not len(documents.index):
+            return
+        found = places_of(documents.source, [leaf.source for leaf in self.leaves], documents.index)
+        if found is None:
+            return
+        if documents.start is not None and documents.stop is not None:
+            addresses = found.addresses + documents.start * np.dtype(found.width).itemsize
+            found = Places(addresses, documents.stop - documents.start, found.width)
+        segments = None if self.segments is None else self.segments(found.sizes, documents.offsets)
+        wide = documents.num_rows if segments is not found.sizes else None
+        documents.copy = TokenCopy(found, segments, self.dtype, rows=wide)
+
     def read(self, documents: Documents) -> Documents:
         """Fill in what the documents hold."""
         if self.by_samples:
             self._read_samples(documents)
             return documents
-        if len(self.leaves) == 1:
-            read = self.leaves[0].source.read(documents.index, self.columns)
-        else:
-            read = merge(documents.source, [leaf.source for leaf in self.leaves], documents.index, self.columns)
         if not len(documents.index):
             documents.tokens = Ragged(np.empty(0, np.int32), np.zeros(1, np.int64))
             return documents
-        documents.tokens, documents.spans, documents.labels = read[INPUT_IDS], read.get(LOSS_SPANS), read.get(LABELS)
-        documents.own = self.ours and read[INPUT_IDS].values.flags.writeable
-        _cut(documents)
+        assert self.columns is not None
+        read: Columns = {}
+        if documents.copy is not None:
+            tokens, documents.positions = documents.copy()
+            documents.tokens, documents.own, documents.copy = tokens, True, None
+            if len(self.columns) == 1:
+                return documents
+            read = self._columns(documents, [c for c in self.columns if c != INPUT_IDS])
+        else:
+            read = self._columns(documents, self.columns)
+            documents.tokens = read[INPUT_IDS]
+            documents.own = self.ours and documents.tokens.values.flags.writeable
+        documents.spans, documents.labels = read.get(LOSS_SPANS), read.get(LABELS)
+        _cut(documents, INPUT_IDS in read)
         return documents
+
+    def _columns(self, documents: Documents, names: Sequence[str]) -> Columns:
+        if len(self.leaves) == 1:
+            return self.leaves[0].source.read(documents.index, names)
+        return merge(documents.source, [leaf.source for leaf in self.leaves], documents.index, names)
 
     def _read_samples(self, documents: Documents) -> None:
         self.fill(documents, self.call(request_of(documents))[0])
@@ -293,14 +348,14 @@ def _piece(sample: Sample, start: int, stop: int) -> Sample:
     return out
 
 
-def _cut(documents: Documents) -> None:
-    """Cut tokens, labels and spans to the pieces that the plan asks for."""
+def _cut(documents: Documents, whole: bool = True) -> None:
+    """Cut labels and spans to the pieces that the plan asks for, and tokens where they are whole."""
     start, stop, tokens = documents.start, documents.stop, documents.tokens
     if start is None or stop is None or tokens is None:
         return
-    there = tokens.lengths > 0  # a hole stays one
-    stop = np.where(there, stop, start)
-    documents.tokens = cut_ragged(tokens, start, stop)
+    if whole:
+        stop = np.where(tokens.lengths > 0, stop, start)  # a hole stays one
+        documents.tokens = cut_ragged(tokens, start, stop)
     if documents.labels is not None:
         documents.labels = cut_ragged(documents.labels, start, stop)
     if documents.spans is not None:

@@ -51,6 +51,11 @@ class Micro:
     width: int | None = None
     straggler: float | None = None
 
+    @property
+    def rows(self) -> int:
+        """Count its rows, filler left out."""
+        return sum(s.stop - s.start for s in self.spans)
+
 
 class Micros:
     """What one rank takes.
@@ -66,7 +71,6 @@ class Micros:
         self.ranks = options.topology.dp_size * options.accumulation  # micro-batches of a step, over all ranks
         self.ramp = Ramp.of(stage.size if isinstance(stage, st.Batch) else 1, self.ranks)
         self.labels = LabelCounter(compiled)
-        self._counted: tuple[Any, int] = (None, 0)  # a step and its label tokens
         self.arrange()
 
     def arrange(self, run: int | None = None, window: int | None = None) -> None:
@@ -169,9 +173,8 @@ class Micros:
     def unread(self, place: Place, number: int) -> Iterator[tuple[Batch, Micro]]:
         """Give the micro-batches of `of` as empty batches: who stands where, and nothing read."""
         for micro in self.of(place, number):
-            rows = sum(s.stop - s.start for s in micro.spans)
-            info = BatchInfo(weight=np.append(np.ones(rows, np.float32), np.zeros(micro.filler, np.float32)))
-            self.inform(info, micro)
+            info = BatchInfo(weight=np.append(np.ones(micro.rows, np.float32), np.zeros(micro.filler, np.float32)))
+            self.inform(info, micro, self.label_tokens([micro])[0])
             yield Batch(info=info), micro
 
     def stats(self, place: Place) -> dict[str, Any]:
@@ -202,15 +205,20 @@ class Micros:
                     out.append((s.epoch, s.block, s.start, s.stop))
         return [(self.order.block(epoch, block), start, stop) for epoch, block, start, stop in out]
 
-    def inform(self, info: Any, micro: Micro) -> None:
+    def label_tokens(self, group: Sequence[Micro]) -> list[int | None]:
+        """Count the tokens in the loss of the step of each micro-batch, all ranks; None where the table cannot tell."""
+        if not self.labels.known:
+            return [None] * len(group)
+        steps = {micro.number: micro.step for micro in group}
+        found = dict(zip(steps, self.labels.counts(list(steps.values()), self.order), strict=True))
+        return [found[micro.number] for micro in group]
+
+    def inform(self, info: Any, micro: Micro, label_tokens: int | None) -> None:
         """Tell a batch where it stands, and how many tokens of its step are in the loss, where the table knows."""
         info.epoch, info.step, info.micro, info.last = micro.step.epoch, micro.number, micro.micro, micro.last
         info.straggler = micro.straggler
-        if self.labels.known:
-            if self._counted[0] is not micro.step:
-                spans = [s for s in micro.step.spans if s.mark is None]
-                self._counted = (micro.step, self.labels.count(spans, self.order))
-            info.step_label_tokens = self._counted[1]
+        if label_tokens is not None:
+            info.step_label_tokens = label_tokens
         at = 0
         for span in micro.spans:  # rows that come again to fill the step are no rows of the epoch
             n = span.stop - span.start

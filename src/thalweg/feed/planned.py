@@ -7,9 +7,8 @@ never work made ahead. Which rows a step takes is `plan.steps`; what a batch loo
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from itertools import pairwise
+from time import perf_counter
 from typing import Any
-
-import numpy as np
 
 from thalweg.core.allocator import keep_freed_memory
 from thalweg.core.batch import Batch
@@ -23,6 +22,7 @@ from thalweg.feed.behind import made_behind
 from thalweg.feed.compile import Compiled
 from thalweg.feed.even import fixed
 from thalweg.feed.gather import Documents, Reader, request_of, select
+from thalweg.feed.grouping import Grouping
 from thalweg.feed.handed import Handed
 from thalweg.feed.identity import compare, numbers_of, parts_of, refuse_kind, whole, written
 from thalweg.feed.ledger import Ledger
@@ -37,8 +37,6 @@ from thalweg.work.cpus import usable_cpus
 
 Made = tuple[dict[str, Any], LazyInfo]  # values of a batch, and what is told beside them
 KIND, VERSION = "planned", "1"
-AHEAD_BATCHES = 16  # micro-batches gathered in one call: about where the cost a call no longer shows
-AHEAD_TOKENS = 1 << 18  # and no more tokens than stay in the cache
 
 
 class PlannedNode:
@@ -60,7 +58,10 @@ class PlannedNode:
         lineage = compiled.leaves[0].source.lineage if compiled.leaves else {}
         self.micros, maps = Micros(compiled, options), compiled.row_maps
         self.collator = Collator(stage, compiled.pack, self.reader, lineage, maps, slicing=options.slicing)
+        self.reader.segments, self.reader.dtype = self.collator.segments, self.collator.dtype
         self.meters = Meters()
+        self._alone = not self.micros.labels.known and options.topology.dp_size == 1  # a step's loss is counted here
+        self._grouping = Grouping(whole_steps=self._alone)
         self.handed = Handed(compiled)
         self.parts = parts_of(compiled)
         changes = remix.packed(compiled.changes)
@@ -68,7 +69,6 @@ class PlannedNode:
         self._place, self._step, self._epoch = Place(), 0, 0
         self._started = self._resumed = False
         self._ahead: Lookahead[tuple[Batch, Micro]] | None = None
-        self._chunk = 1  # micro-batches read in one call; grows when the first one is out
 
     # ---- where it is
 
@@ -183,7 +183,7 @@ class PlannedNode:
             if self.ledger is not None:
                 self.ledger.event("restarted", self._place, self._step)
         self._started, self._resumed = True, False
-        self._ahead, self._chunk = Lookahead(self._run()), 1
+        self._ahead = Lookahead(self._run())
 
     def note_leg(self) -> None:
         """Tell the ledger how this leg runs and where it begins."""
@@ -251,7 +251,8 @@ class PlannedNode:
         if not self.options.read:
             yield from self.micros.unread(self._place, self._step)
             return
-        groups = self._groups(self.micros.of(self._place, self._step))
+        self._grouping = Grouping(whole_steps=self._alone)
+        groups = self._grouping.of(self.micros.of(self._place, self._step))
         planned = ((group, self._selected(group)) for group in groups)
         chosen = announced(planned, [leaf.source for leaf in self.compiled.leaves])
         stage = words_of(self.compiled.leaves)
@@ -277,17 +278,26 @@ class PlannedNode:
 
         def read(pair: tuple[list[Micro], Documents]) -> Documents:
             group, documents = pair
-            with self.meters.time("samples" if self.reader.by_samples else "read"):
-                self.reader.read(documents)
-                self._digest(group, documents)
+            start = perf_counter()
+            self.reader.read(documents)
+            self._digest(group, documents)
+            documents.seconds += perf_counter() - start
+            self.meters.seconds["samples" if self.reader.by_samples else "read"] += documents.seconds
             return documents
+
+        def found() -> Iterator[tuple[list[Micro], Documents]]:
+            for pair in chosen:
+                start = perf_counter()
+                self.reader.find(pair[1])
+                pair[1].seconds = perf_counter() - start
+                yield pair
 
         options = self.options
         behind = options.workers != 0 and options.prefetch and self.reader.ours and not self.reader.by_samples
         if behind and usable_cpus() > 1:
-            pairs = self.meters.waiting("wait", made_behind(chosen, read, name="thalweg-read"))
+            pairs = self.meters.waiting("wait", made_behind(found(), read, name="thalweg-read"))
         else:
-            pairs = ((pair, read(pair)) for pair in chosen)
+            pairs = ((pair, read(pair)) for pair in found())
         for (group, _), documents in pairs:
             yield from self._made(group, documents)
 
@@ -296,32 +306,17 @@ class PlannedNode:
         with self.meters.time("plan"):
             return select(self.micros.blocks(group))
 
-    def _groups(self, micros: Iterator[Micro]) -> Iterator[list[Micro]]:
-        """Put micro-batches together that are read in one call."""
-        whole_steps = not self.micros.labels.known and self.options.topology.dp_size == 1
-        group: list[Micro] = []
-        for micro in micros:
-            group.append(micro)
-            if whole_steps:
-                if micro.last:
-                    yield group
-                    group = []
-            elif len(group) >= self._chunk:
-                yield group
-                group = []
-        if group:
-            yield group
-
     def _made(self, group: list[Micro], documents: Documents) -> Iterator[tuple[Batch, Micro]]:
         """Make the batches of a group whose documents are read, one by one."""
-        self._grow(group, documents)
+        self._count(group, documents)
         levels, count = self.meters.levels, self.meters.made
         levels["in_flight"], levels["ready"] = levels["in_flight"] - 1, len(group)
         made = self.meters.waiting("collate", self._laid_out(group, documents))
-        if not self.micros.labels.known and self.options.topology.dp_size == 1:
+        if self._alone:
             made = self._with_totals(made)
-        for (values, info), micro in zip(made, group, strict=True):
-            self.micros.inform(info, micro)
+        totals = self.micros.label_tokens(group)
+        for (values, info), micro, total in zip(made, group, totals, strict=True):
+            self.micros.inform(info, micro, total)
             count(values)
             yield Batch(values, info=info), micro
 
@@ -337,7 +332,7 @@ class PlannedNode:
     def _laid_out(self, group: list[Micro], documents: Documents) -> Iterator[Made]:
         bounds = [0]
         for micro in group:
-            bounds.append(bounds[-1] + sum(s.stop - s.start for s in micro.spans))
+            bounds.append(bounds[-1] + micro.rows)
         widths = {m.width for m in group}
         whole = len(group) > 1 and len(widths) == 1 and not any(m.filler or m.shape for m in group)
         if whole and can(self.collator, documents, bounds):
@@ -356,21 +351,16 @@ class PlannedNode:
         rows = row_digests(self.reader.id_hashes(documents), documents.offsets)
         at = 0
         for micro in group:
-            n = sum(s.stop - s.start for s in micro.spans)
-            micro.digests = rows[at : at + n]
-            at += n
+            micro.digests = rows[at : at + micro.rows]
+            at += micro.rows
 
-    def _grow(self, group: list[Micro], documents: Documents) -> None:
-        """Read further ahead once the first batch is out, as far as the cache reaches."""
+    def _count(self, group: list[Micro], documents: Documents) -> None:
+        """Count what was read."""
         self.meters.add("rows", documents.num_rows)
-        values = np.empty(0, np.int32) if documents.tokens is None else documents.tokens.values
-        tokens = len(values)
-        self.meters.add("tokens", tokens)
-        self.meters.add("read_bytes", values.nbytes)
-        if self.reader.by_samples:
-            return
-        each = max(tokens // len(group), 1)
-        self._chunk = max(1, min(AHEAD_BATCHES, AHEAD_TOKENS // each))
+        self.meters.add("tokens", documents.num_tokens)
+        self.meters.add("read_bytes", 0 if documents.tokens is None else documents.tokens.values.nbytes)
+        if not self.reader.by_samples:
+            self._grouping.took(len(group), documents.num_tokens, documents.seconds)
 
     def count(self) -> int:
         """Count the micro-batches of a full `for` from the present layout: of the group of epochs of the place."""

@@ -21,17 +21,10 @@ Ints = NDArray[np.int64]
 
 def can(collator: Collator, documents: Documents, bounds: Sequence[int]) -> bool:
     """Say whether several micro-batches can be laid out together: rows bounds[i] to bounds[i + 1] each."""
-    if collator.dialect is None or documents.tokens is None or documents.samples is not None:
+    if not collator.together or documents.tokens is None or documents.samples is not None:
         return False
-    if collator.row_maps:
-        return False
-    pack = collator.pack
-    if pack is not None and (pack.align != 1 or pack.max_docs is not None or pack.overlong == "alone"):
-        return False
-    if not len(documents.tokens.values) or collator.multiple != 1:
-        return False
-    if collator.stage.pad != "none":
-        return pack is not None
+    if not len(documents.tokens.values) or collator.stage.pad != "none":
+        return bool(len(documents.tokens.values))
     edges = documents.tokens.offsets[documents.offsets[np.asarray(bounds)]]
     return bool((edges[1:] > edges[:-1]).all())  # a flat row without a token still has one place
 
@@ -131,7 +124,7 @@ def _flat_arrays(
     else:
         labels = ids.copy()
     labels[starts] = IGNORE_INDEX
-    return ids, labels, positions(lengths, dtype)
+    return ids, labels, positions(lengths, dtype) if documents.positions is None else documents.positions
 
 
 def _longest(sizes: NDArray[Any], cuts: Ints) -> list[int]:

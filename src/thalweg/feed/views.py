@@ -227,33 +227,45 @@ def merge(part: NDArray[Any], sources: Sequence[Source], inner: Ints, columns: S
         inner: int64 (n,), index of each row in its source.
         columns: their names; None: all.
     """
-    few = part.astype(np.int16) if len(sources) < 1 << 15 else part  # sorted by digits, in a tenth of the time
-    order = few.argsort(kind="stable")  # rows of one source together, as they come
-    ends = np.bincount(part, minlength=len(sources)).cumsum().tolist()
-    mine = inner[order]
-    asked = [(source, mine[a:b]) for source, a, b in zip(sources, [0, *ends], ends, strict=False) if a < b]
+    asked, place = _by_source(part, sources, inner)
     if len(asked) < 2:
         read: Columns = (asked[0][0] if asked else sources[0]).read(inner, columns) if sources else {}
         return read
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    tokens = _tokens_at(asked, place) if columns is not None and INPUT_IDS in columns else None
-    if columns is None or tokens is None:
+    found = _places(asked, place) if columns is not None and INPUT_IDS in columns else None
+    if columns is None or found is None:
         reads = [source.read(rows, columns) for source, rows in asked]
         names = [k for k in reads[0] if all(k in read for read in reads)]
         return {k: _interleave(place, [read[k] for read in reads]) for k in names}
+    values = gather_at(found.addresses, found.width, found.sizes)
+    tokens = Ragged(values.astype(np.int32, copy=False), offsets_of(found.sizes))
     rest = [c for c in columns if c != INPUT_IDS]
     others = merge(part, sources, inner, rest) if rest else {}
     return {k: tokens if k == INPUT_IDS else others[k] for k in columns if k == INPUT_IDS or k in others}
 
 
-def _tokens_at(asked: Sequence[tuple[Any, Ints]], place: Ints) -> Ragged | None:
-    """Copy the tokens of several mapped sources in one go; None where one is not mapped, or has another width.
+def places_of(part: NDArray[Any], sources: Sequence[Any], inner: Ints) -> Places | None:
+    """Say where the tokens of rows lie, in the order asked; None where they are not all mapped, or of other widths.
 
-    Args:
-        asked: (source, rows) each.
-        place: int64 (n,): for each row of the result, its number among all that are asked for.
+    Args: as `merge` has them.
     """
+    if len(sources) == 1:
+        return _places([(sources[0], inner)], None)
+    asked, place = _by_source(part, sources, inner)
+    return _places(asked, place) if asked else None
+
+
+def _by_source(part: NDArray[Any], sources: Sequence[Any], inner: Ints) -> tuple[list[tuple[Any, Ints]], Ints]:
+    """Give (source, its rows as they come) of each source that is asked, and the number of each row among them all."""
+    few = part.astype(np.int16) if len(sources) < 1 << 15 else part  # sorted by digits, in a tenth of the time
+    order = few.argsort(kind="stable")
+    ends = np.bincount(part, minlength=len(sources)).cumsum().tolist()
+    mine, place = inner[order], np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    return [(source, mine[a:b]) for source, a, b in zip(sources, [0, *ends], ends, strict=False) if a < b], place
+
+
+def _places(asked: Sequence[tuple[Any, Ints]], place: Ints | None) -> Places | None:
+    """Put the places of several sources in order: row i of the result is row place[i] of all, end to end."""
     found: list[Places] = []
     for source, rows in asked:
         say = getattr(source, "token_places", None)
@@ -261,12 +273,14 @@ def _tokens_at(asked: Sequence[tuple[Any, Ints]], place: Ints) -> Ragged | None:
         if places is None or (found and places.width != found[0].width):
             return None
         found.append(places)
-    sizes = np.concatenate([f.sizes for f in found])[place]
-    values = gather_at(np.concatenate([f.addresses for f in found])[place], found[0].width, sizes)
-    return Ragged(values.astype(np.int32, copy=False), _offsets(sizes))
+    if len(found) == 1:
+        return found[0]
+    addresses, sizes = np.concatenate([f.addresses for f in found]), np.concatenate([f.sizes for f in found])
+    return Places(addresses[place], sizes[place], found[0].width)
 
 
-def _offsets(sizes: NDArray[Any]) -> Ints:
+def offsets_of(sizes: NDArray[Any]) -> Ints:
+    """Give the borders of ranges of these sizes end to end, int64 (k + 1,)."""
     offsets = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=offsets[1:])
     return offsets
@@ -294,4 +308,4 @@ def interleave_ragged(place: Ints, parts: Sequence[Ragged]) -> Ragged:
     ]
     lengths = np.concatenate([ragged.lengths for ragged in parts])[place]
     values = gather_at(np.concatenate(starts)[place], kind, lengths * each)
-    return Ragged(values.reshape(-1, *shape), _offsets(lengths))
+    return Ragged(values.reshape(-1, *shape), offsets_of(lengths))

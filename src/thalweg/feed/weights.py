@@ -6,6 +6,7 @@ known is `feed.losscount`.
 """
 
 from collections.abc import Sequence
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from thalweg.feed.cuts import labels_of_pieces
 from thalweg.feed.losscount import marks_loss
 from thalweg.plan.balanced import Planned
 from thalweg.plan.epoch import Block
-from thalweg.plan.steps import Span
+from thalweg.plan.steps import Step
 
 Ints = NDArray[np.int64]
 
@@ -29,19 +30,27 @@ class LabelCounter:
 
     def __init__(self, compiled: Compiled) -> None:
         self.compiled = compiled
-        self._all_tokens = not any("label_tokens" in x.facts or marks_loss(x.source) for x in compiled.leaves)
+        self._all_tokens = not any(
+            marks_loss(x.source) or (x.maps and "label_tokens" in x.facts) for x in compiled.leaves
+        )
         self.known = compiled.loss_unknown is None
 
-    def count(self, spans: Sequence[Span], order: Planned) -> int:
-        """Count the label tokens of rows."""
-        total = 0
-        for span in spans:
-            block = order.block(span.epoch, span.block)
+    def counts(self, steps: Sequence[Step], order: Planned) -> list[int]:
+        """Count the label tokens of steps; rows that come again to fill one are left out."""
+        out = np.zeros(len(steps), np.int64)
+        spans = [(i, s) for i, step in enumerate(steps) for s in step.spans if s.mark is None]
+        for (epoch, number), found in groupby(spans, key=lambda pair: pair[1][:2]):
+            i, mine = zip(*found, strict=True)
+            block = order.block(epoch, number)
+            first, stop = np.array([s.start for s in mine]), np.array([s.stop for s in mine])
             sums = block.row_sums("label_tokens", self._of)
-            total += int(sums[span.stop] - sums[span.start])
+            out[list(i)] += sums[stop] - sums[first]  # a step has one span of a block
             if block.start is not None and not self._all_tokens:
-                total += self._of_cut(block, int(block.offsets[span.start]), int(block.offsets[span.stop]))
-        return total
+                out[list(i)] += [
+                    self._of_cut(block, a, b)
+                    for a, b in zip(block.offsets[first].tolist(), block.offsets[stop].tolist(), strict=True)
+                ]
+        return out.tolist()
 
     def _of(self, block: Block) -> Ints:
         """Count each document or piece; 0 for a piece whose sample must be asked."""

@@ -244,6 +244,7 @@ def lay_out(
     rope: Ragged | None = None,
     aligned: dict[str, Ragged] | None = None,
     dtype: DTypeLike = np.int64,
+    position_ids: NDArray[Any] | None = None,
 ) -> RowArrays:
     """Lay documents out as rows, in one vectorised pass.
 
@@ -262,6 +263,7 @@ def lay_out(
         rope: int (n_i, 3) of each document: multimodal positions (time, height, width).
         aligned: further token-aligned columns, 0 on padding.
         dtype: of tokens, labels and positions.
+        position_ids: (B, L), where they are made already.
 
     Raises:
         InputError: a row above the capacity or with more than max_docs documents.
@@ -276,7 +278,8 @@ def lay_out(
     layout = Layout.plan(tokens.offsets, offsets, pad=pad, width=capacity, multiple=pad_to_multiple_of, align=align)
     cu = np.zeros(len(layout.segments) + 1, np.int32)
     layout.segments.cumsum(out=cu[1:])
-    position_ids = positions(layout.segments, dtype).reshape(layout.shape)
+    if position_ids is None:
+        position_ids = positions(layout.segments, dtype).reshape(layout.shape)
     if rope is not None:
         three = [layout.place(rope.values[:, i], 0, dtype) for i in range(3)]
         position_ids = np.stack([position_ids, *(_restart_padding(r, position_ids, layout) for r in three)])
@@ -307,12 +310,18 @@ _counting: dict[Any, NDArray[Any]] = {}  # positions from 0 by type, copied from
 
 def positions(lengths: Ints, dtype: DTypeLike = np.int64) -> NDArray[Any]:
     """Give 0, 1, ... anew for each length, (sum of lengths,): slices of one template joined, 0.6 ns a token."""
-    longest, kind = int(lengths.max(initial=0)), np.dtype(dtype)
+    kind = np.dtype(dtype)
+    data = memoryview(counting(int(lengths.max(initial=0)), kind).data).cast("B")
+    return np.frombuffer(bytearray().join([data[:n] for n in (lengths * kind.itemsize).tolist()]), kind)
+
+
+def counting(longest: int, dtype: DTypeLike) -> NDArray[Any]:
+    """Give 0, 1, ... up to at least `longest`: one array for all who ask, to be copied from."""
+    kind = np.dtype(dtype)
     template = _counting.get(kind)
     if template is None or longest > len(template):
         template = _counting[kind] = np.arange(max(longest, 8192), dtype=kind)  # any thread may grow it
-    data = memoryview(template.data).cast("B")
-    return np.frombuffer(bytearray().join([data[:n] for n in (lengths * kind.itemsize).tolist()]), kind)
+    return template
 
 
 def _labels(ids: NDArray[Any], layout: Layout, spans: Ragged | None, labels: Ragged | None) -> tuple[NDArray[Any], int]:

@@ -4,6 +4,7 @@ Two ways, chosen by the number of ranges: joining memoryviews (few), and one cas
 loop of memcpy). Decides which. Knows no rows and no files.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ def gather(region: Region, width: str, starts: NDArray[np.int64], sizes: NDArray
     size = np.dtype(width).itemsize
     if size > 1:
         starts, sizes = starts * size, sizes * np.int64(size)
-    return _joined(region.bytes, region.address, starts, sizes).view(width)
+    return _Ranges([(region.bytes, region.address, starts, sizes)]).copy().view(width)
 
 
 def gather_at(addresses: NDArray[np.int64], width: Any, sizes: NDArray[Any]) -> NDArray[Any]:
@@ -50,51 +51,75 @@ def gather_at(addresses: NDArray[np.int64], width: Any, sizes: NDArray[Any]) -> 
     Returns:
         (sizes.sum(),) of `width`.
     """
-    if not len(addresses):
-        return np.empty(0, width)
-    sizes = sizes * np.int64(np.dtype(width).itemsize)
+    return ready((addresses, sizes * np.int64(np.dtype(width).itemsize)))().view(width)
+
+
+def ready(*parts: tuple[NDArray[np.int64], NDArray[Any]]) -> Callable[[], NDArray[np.uint8]]:
+    """Make ranges ready to be copied end to end by another thread: its call hardly needs the interpreter's lock.
+
+    Args:
+        parts: (address of the first byte, bytes) of each range, (k,) both; the caller keeps what owns them. Parts may
+            lie far from each other.
+    """
+    return _Ranges([_near(*part) for part in parts if len(part[0])]).copy
+
+
+_Part = tuple[NDArray[np.uint8], int, NDArray[np.int64], NDArray[Any]]  # memory, its address, starts, bytes
+
+
+def _near(addresses: NDArray[np.int64], sizes: NDArray[Any]) -> _Part:
+    """See all memory in between as one stretch: only the ranges are read."""
     low = int(addresses.min())
-    # all memory in between, as if it were one region: only the ranges are read
     memory = np.asarray(Stretch(low, int((addresses + sizes).max()) - low))
-    return _joined(memory, low, addresses - low, sizes).view(width)
+    return memory, low, addresses - low, sizes
 
 
-def _joined(
-    memory: NDArray[np.uint8], address: int, starts: NDArray[np.int64], sizes: NDArray[np.int64]
-) -> NDArray[np.uint8]:
-    """Copy byte ranges of any size and number end to end."""
-    if len(starts) >= CAST_FROM and int(sizes.max()) < _STEP:
-        return _cast(memory, address, starts, sizes)
-    data, ends = memory.data, (starts + sizes).tolist()
-    return np.frombuffer(bytearray().join([data[a:b] for a, b in zip(starts.tolist(), ends, strict=True)]), np.uint8)
+class _Ranges:
+    """Byte ranges of any size and number."""
+
+    def __init__(self, parts: Sequence[_Part]) -> None:
+        self._parts, self._views = parts, None
+        if sum(len(starts) for _, _, starts, _ in parts) >= CAST_FROM and all(int(p[3].max()) < _STEP for p in parts):
+            self._views, self._total = _views(parts), sum(int(sizes.sum()) for _, _, _, sizes in parts)
+
+    def copy(self) -> NDArray[np.uint8]:
+        """Lay them end to end."""
+        if self._views is None:
+            ranges: list[memoryview] = []
+            for memory, _, starts, sizes in self._parts:
+                data, ends = memory.data, (starts + sizes).tolist()
+                ranges += [data[a:b] for a, b in zip(starts.tolist(), ends, strict=True)]
+            return np.frombuffer(bytearray().join(ranges), np.uint8)
+        if not self._total:
+            return np.empty(0, np.uint8)
+        filled = self._views.cast(pa.large_binary()).buffers()[2]  # numpy would take it for shared, and read-only
+        return np.asarray(Stretch(filled.address, self._total, owner=filled))
 
 
-def _cast(
-    memory: NDArray[np.uint8], address: int, starts: NDArray[np.int64], sizes: NDArray[np.int64]
-) -> NDArray[np.uint8]:
-    n = len(starts)
-    windows = starts >> 30
-    used = np.unique(windows) if len(memory) > _STEP else np.zeros(1, np.int64)
-    views = np.zeros(n, _VIEW)
-    views["size"] = sizes
-    if len(used) > 1 or used[0]:
-        views["buffer"] = np.searchsorted(used, windows)
-        views["offset"] = starts - (windows << 30)
-    else:
-        views["offset"] = starts
-    small = np.flatnonzero(sizes <= 12)
-    if len(small):
-        _inline(memory, views, small, starts, sizes)
+def _views(parts: Sequence[_Part]) -> Any:
+    """Give ranges as an array of Arrow's string views."""
+    views = np.zeros(sum(len(starts) for _, _, starts, _ in parts), _VIEW)
     buffers: list[Any] = [None, pa.py_buffer(views)]
-    for w in used.tolist():
-        length = min(_REACH, len(memory) - w * _STEP)
-        buffers.append(pa.foreign_buffer(address + w * _STEP, length, base=memory))
-    joined = pa.Array.from_buffers(pa.binary_view(), n, buffers).cast(pa.large_binary())
-    total = int(sizes.sum())
-    if not total:
-        return np.empty(0, np.uint8)
-    filled = joined.buffers()[2]  # numpy would take it for shared, and read-only
-    return np.asarray(Stretch(filled.address, total, owner=filled))
+    at = 0
+    for memory, address, starts, sizes in parts:
+        mine = views[at : at + len(starts)]
+        at += len(starts)
+        mine["size"] = sizes
+        windows = starts >> 30
+        used = np.unique(windows) if len(memory) > _STEP else np.zeros(1, np.int64)
+        first = len(buffers) - 2
+        if len(used) > 1 or used[0]:
+            mine["buffer"] = first + np.searchsorted(used, windows)
+            mine["offset"] = starts - (windows << 30)
+        else:
+            mine["buffer"], mine["offset"] = first, starts
+        small = np.flatnonzero(sizes <= 12)
+        if len(small):
+            _inline(memory, mine, small, starts, sizes)
+        for w in used.tolist():
+            length = min(_REACH, len(memory) - w * _STEP)
+            buffers.append(pa.foreign_buffer(address + w * _STEP, length, base=memory))
+    return pa.Array.from_buffers(pa.binary_view(), len(views), buffers)
 
 
 def _inline(
