@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from thalweg.core.topology import Topology
 from thalweg.feed import legs
-from thalweg.feed.ledgerfile import CLOSED, EVENT, FULL, RUN, Entry, Run, following, runs_of
+from thalweg.feed.ledgerfile import CLOSED, EVENT, FULL, RUN, At, at_of, following, runs_of
 from thalweg.feed.ledgerstream import Key, RowCoder, runs_of_rows
 from thalweg.plan.steps import Place, Span
 
@@ -38,7 +38,7 @@ class Ledger:
         self._buffer, self._lock = bytearray(), threading.Lock()
         self._file: IO[bytes] | None = None
         self._head: dict[str, Any] = {}
-        self._last: Entry | None = None
+        self._next: At | None = None  # what needs no words, where it comes next
         self._rows: RowCoder | None = None
         self.writes = topology.cp_rank == 0
         self.leg: int | None = None
@@ -81,22 +81,27 @@ class Ledger:
         text = json.dumps({"event": name, "epoch": place.epoch, "index": place.passed, "step": step}).encode()
         with self._lock:
             self._buffer += b"\x02" + EVENT.pack(len(text)) + text
-            self._last, self._rows = None, None
+            self._next, self._rows = None, None
 
     def add(self, step: int, micro: int, spans: tuple[Span, ...], digests: NDArray[np.uint64]) -> None:
         """Write a micro-batch that was handed over."""
         if not self.writes:
             return
-        runs = runs_of(spans)
+        at: At | None = None
+        if len(spans) == 1 and spans[0].mark is None:
+            span = spans[0]
+            at = step, micro, span.epoch, span.first, span.stop - span.start
         with self._lock:
-            if self._follows(step, micro, runs):
+            if at is not None and at == self._next:
                 self._buffer += b"\x00"
             else:
+                runs = runs_of(spans)
+                at = at_of(step, micro, runs)
                 self._buffer += b"\x01" + FULL.pack(step, micro, len(runs), len(digests))
                 for run in runs:
                     self._buffer += RUN.pack(run.epoch, run.index, run.count, run.repeated)
             self._buffer += digests.tobytes()
-            self._last = Entry(step, micro, runs, digests[:0])
+            self._next = None if at is None else following(at, self._head)
             full = len(self._buffer) > BUFFER
         if full:
             self.flush()
@@ -119,9 +124,6 @@ class Ledger:
             full = len(self._buffer) > BUFFER
         if full:
             self.flush()
-
-    def _follows(self, step: int, micro: int, runs: tuple[Run, ...]) -> bool:
-        return self._last is not None and following(self._last, self._head) == (step, micro, runs)
 
     def flush(self) -> None:
         """Put everything handed over so far into the file."""

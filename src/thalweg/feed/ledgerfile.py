@@ -11,7 +11,7 @@ A file is one line of JSON (the leg), then entries: a byte that says its kind, t
 
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,15 +62,22 @@ def runs_of(spans: tuple[Span, ...]) -> tuple[Run, ...]:
     return tuple(out)
 
 
-def following(last: Entry, leg: dict[str, Any]) -> tuple[int, int, tuple[Run, ...]] | None:
-    """Give (step, micro-batch, runs) that follow an entry when nothing unusual happens; None after an unusual one."""
-    if len(last.runs) != 1 or last.runs[0].repeated:
+At = tuple[int, int, int, int, int]  # step, micro-batch, epoch, index of its first row, rows: one run, none repeated
+
+
+def at_of(step: int, micro: int, runs: Sequence[Run]) -> At | None:
+    """Say where a micro-batch stands, where it is one run that nothing fills; else None."""
+    if len(runs) != 1 or runs[0].repeated:
         return None
-    run, accumulation = last.runs[0], int(leg.get("accumulation", 1))
-    stride = int(leg.get("stride", 0)) or int(leg.get("world", 0)) * run.count  # 0 where batches grow
-    micro = last.micro + 1
-    step = last.step + micro // accumulation
-    return step, micro % accumulation, (Run(run.epoch, run.index + stride, run.count),)
+    return step, micro, runs[0].epoch, runs[0].index, runs[0].count
+
+
+def following(at: At, leg: Mapping[str, Any]) -> At:
+    """Say where the next micro-batch of a rank stands when nothing unusual happens."""
+    step, micro, epoch, index, count = at
+    stride = leg.get("stride") or leg.get("world", 0) * count  # 0 where batches grow
+    done, micro = divmod(micro + 1, leg.get("accumulation", 1))
+    return step + done, micro, epoch, index + stride, count
 
 
 def read_leg(path: Path) -> tuple[dict[str, Any], list[Entry | dict[str, Any]]]:
@@ -82,7 +89,7 @@ def read_leg(path: Path) -> tuple[dict[str, Any], list[Entry | dict[str, Any]]]:
 
 
 def _entries(data: memoryview, leg: dict[str, Any]) -> Iterator[Entry | dict[str, Any]]:
-    at, last = 0, None
+    at, last = 0, None  # the place in the file, and that of the entry before
     from thalweg.feed.ledgerstream import RowCoder  # noqa: PLC0415  (it writes with this module's words)
 
     coder = RowCoder(int(leg.get("accumulation", 1)))
@@ -112,10 +119,9 @@ def _entries(data: memoryview, leg: dict[str, Any]) -> Iterator[Entry | dict[str
             continue
         if kind == 0:
             assert last is not None
-            following_it = following(last, leg)
-            assert following_it is not None
-            step, micro, runs = following_it
-            rows = runs[0].count
+            last = following(last, leg)
+            step, micro, epoch, index, rows = last
+            runs = (Run(epoch, index, rows),)
         else:
             if at + FULL.size > len(data):
                 return
@@ -130,6 +136,6 @@ def _entries(data: memoryview, leg: dict[str, Any]) -> Iterator[Entry | dict[str
             at += count * RUN.size
         if at + 8 * rows > len(data):
             return
-        last = Entry(step, micro, runs, np.frombuffer(data[at : at + 8 * rows], np.uint64))
+        last = at_of(step, micro, runs)
+        yield Entry(step, micro, runs, np.frombuffer(data[at : at + 8 * rows], np.uint64))
         at += 8 * rows
-        yield last

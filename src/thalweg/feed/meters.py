@@ -10,7 +10,7 @@ levels: `ready` (batches made and not handed over), `in_flight` (groups that are
 """
 
 from collections import defaultdict
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import perf_counter
 from typing import Any, TypeVar
@@ -57,15 +57,11 @@ class Meters:
             if isinstance(iterator, Generator):
                 iterator.close()
 
-    def made(self, values: Mapping[str, Any]) -> None:
-        """Count a batch and the bytes of its arrays."""
-        n = 0
-        for value in values.values():
-            if type(value) is np.ndarray:
-                n += value.nbytes
-        self.counts["bytes"] += n
-        self.counts["batches"] += 1
-        self.levels["ready"] -= 1
+    def made(self, batches: Sequence[Mapping[str, Any]]) -> None:
+        """Count batches and the bytes of their arrays."""
+        arrays = [value.nbytes for values in batches for value in values.values() if type(value) is np.ndarray]
+        self.counts["bytes"] += sum(arrays)
+        self.counts["batches"] += len(batches)
 
     def add(self, name: str, n: int) -> None:
         """Add to a count."""

@@ -307,17 +307,24 @@ class PlannedNode:
             return select(self.micros.blocks(group))
 
     def _made(self, group: list[Micro], documents: Documents) -> Iterator[tuple[Batch, Micro]]:
-        """Make the batches of a group whose documents are read, one by one."""
+        """Make the batches of a group whose documents are read."""
         self._count(group, documents)
-        levels, count = self.meters.levels, self.meters.made
+        meters, levels = self.meters, self.meters.levels
         levels["in_flight"], levels["ready"] = levels["in_flight"] - 1, len(group)
-        made = self.meters.waiting("collate", self._laid_out(group, documents))
+        bounds = [0]
+        for micro in group:
+            bounds.append(bounds[-1] + micro.rows)
+        with meters.time("collate"):
+            together = self._together(group, documents, bounds)
+            totals = self.micros.label_tokens(group)
+        if together is not None:
+            meters.made([values for values, _ in together])
+        made = iter(together) if together is not None else self._each(group, documents, bounds)
         if self._alone:
             made = self._with_totals(made)
-        totals = self.micros.label_tokens(group)
         for (values, info), micro, total in zip(made, group, totals, strict=True):
             self.micros.inform(info, micro, total)
-            count(values)
+            levels["ready"] -= 1
             yield Batch(values, info=info), micro
 
     @staticmethod
@@ -329,20 +336,25 @@ class PlannedNode:
             info.step_label_tokens = total
             yield values, info
 
-    def _laid_out(self, group: list[Micro], documents: Documents) -> Iterator[Made]:
-        bounds = [0]
-        for micro in group:
-            bounds.append(bounds[-1] + micro.rows)
+    def _together(self, group: list[Micro], documents: Documents, bounds: list[int]) -> list[Made] | None:
+        """Lay all batches out at once, where that is the same as one by one; else None."""
         widths = {m.width for m in group}
-        whole = len(group) > 1 and len(widths) == 1 and not any(m.filler or m.shape for m in group)
-        if whole and can(self.collator, documents, bounds):
-            self.collator.refuse_labels(documents)
-            together = lay_out_together(self.collator, documents, bounds, widths.pop())
-            for rows, (a, b) in zip(together, pairwise(bounds), strict=True):
-                yield self.collator.dressed(rows, documents, a, b)
-            return
+        if len(group) < 2 or len(widths) > 1 or any(m.filler or m.shape for m in group):
+            return None
+        if not can(self.collator, documents, bounds):
+            return None
+        self.collator.refuse_labels(documents)
+        laid = lay_out_together(self.collator, documents, bounds, widths.pop())
+        dress = self.collator.dressed
+        return [dress(rows, documents, a, b) for rows, (a, b) in zip(laid, pairwise(bounds), strict=True)]
+
+    def _each(self, group: list[Micro], documents: Documents, bounds: list[int]) -> Iterator[Made]:
+        """Lay batches out one by one, each when it is asked for."""
         for (a, b), m in zip(pairwise(bounds), group, strict=True):
-            yield self.collator.collate(documents.part(a, b), m.filler, m.shape, m.width)
+            with self.meters.time("collate"):
+                values, info = self.collator.collate(documents.part(a, b), m.filler, m.shape, m.width)
+            self.meters.made([values])
+            yield values, info
 
     def _digest(self, group: list[Micro], documents: Documents) -> None:
         """Digest the ids of each row for the ledger, as they are read with the data."""

@@ -31,11 +31,8 @@ def can(collator: Collator, documents: Documents, bounds: Sequence[int]) -> bool
 
 def lay_out_together(
     collator: Collator, documents: Documents, bounds: Sequence[int], width: int | None = None
-) -> Iterator[RowArrays]:
-    """Give the arrays of rows bounds[i] to bounds[i + 1], for each i.
-
-    One flat row is laid out when it is asked for: the memory of the batch before is still in the cache then, which
-    halves the cost. Rows of one width are laid out at once and are views of shared arrays.
+) -> list[RowArrays]:
+    """Give the arrays of rows bounds[i] to bounds[i + 1], for each i: views of arrays that they share.
 
     Args:
         collator: decides padding and width; `can` said yes.
@@ -44,8 +41,8 @@ def lay_out_together(
         width: tokens of a row; None takes the stage's.
     """
     if collator.stage.pad == "none":
-        return _flat_rows(collator, documents, bounds)
-    return _wide_rows(collator.arrays(documents, 0, width), documents, bounds)
+        return list(_flat_rows(collator, documents, bounds))
+    return list(_wide_rows(collator.arrays(documents, 0, width), documents, bounds))
 
 
 def _wide_rows(whole: RowArrays, documents: Documents, bounds: Sequence[int]) -> Iterator[RowArrays]:
