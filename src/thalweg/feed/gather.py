@@ -184,11 +184,11 @@ class Reader:
         self.columns: list[str] | None = None
         self.segments: Segments | None = None  # of which rows positions are wanted with the tokens
         self.dtype = np.dtype(np.int64)  # of positions
-        self._near = False  # tokens lie in memory, and nothing has to be fetched before
+        self.near = False  # tokens lie in memory, and nothing has to be fetched before
         if not self.by_samples:
             self.columns = self._token_columns()
             sources = [leaf.source for leaf in leaves]
-            self._near = all(hasattr(s, "token_places") and say_of(s) is None for s in sources)
+            self.near = all(hasattr(s, "token_places") and say_of(s) is None for s in sources)
 
     def _token_columns(self) -> list[str]:
         """Choose what a token batch needs, and refuse columns that have no place in one."""
@@ -216,7 +216,7 @@ class Reader:
 
     def find(self, documents: Documents) -> None:
         """Find where their tokens lie, as far as that is known: of `read` one copy is left, which holds no lock."""
-        if not self._near or not len(documents.index):
+        if not self.near or not len(documents.index):
             return
         found = places_of(documents.source, [leaf.source for leaf in self.leaves], documents.index)
         if found is None:

@@ -18,10 +18,11 @@ class Grouping:
 
     Args:
         whole_steps: groups are whole steps: something is counted over all of a step's micro-batches.
+        near: what is read lies in memory; else there are never many.
     """
 
-    def __init__(self, *, whole_steps: bool) -> None:
-        self._whole_steps, self._size, self._began = whole_steps, 1, False
+    def __init__(self, *, whole_steps: bool, near: bool) -> None:
+        self._whole_steps, self._near, self._size, self._began = whole_steps, near, 1, False
 
     def of(self, micros: Iterator[Micro]) -> Iterator[list[Micro]]:
         """Give groups in order; each is as large as is right when it is asked for."""
@@ -36,7 +37,7 @@ class Grouping:
 
     def took(self, batches: int, tokens: int, seconds: float) -> None:
         """Learn from a group that was read."""
-        many = self._began and seconds <= QUICK
+        many = self._near and self._began and seconds <= QUICK
         each = max(tokens // batches, 1)
         most, room = (MANY, MANY_TOKENS) if many else (FEW, FEW_TOKENS)
         self._size, self._began = max(1, min(most, room // each)), True

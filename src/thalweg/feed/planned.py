@@ -61,7 +61,7 @@ class PlannedNode:
         self.reader.segments, self.reader.dtype = self.collator.segments, self.collator.dtype
         self.meters = Meters()
         self._alone = not self.micros.labels.known and options.topology.dp_size == 1  # a step's loss is counted here
-        self._grouping = Grouping(whole_steps=self._alone)
+        self._grouping = Grouping(whole_steps=self._alone, near=self.reader.near)
         self.handed = Handed(compiled)
         self.parts = parts_of(compiled)
         changes = remix.packed(compiled.changes)
@@ -251,7 +251,7 @@ class PlannedNode:
         if not self.options.read:
             yield from self.micros.unread(self._place, self._step)
             return
-        self._grouping = Grouping(whole_steps=self._alone)
+        self._grouping = Grouping(whole_steps=self._alone, near=self.reader.near)
         groups = self._grouping.of(self.micros.of(self._place, self._step))
         planned = ((group, self._selected(group)) for group in groups)
         chosen = announced(planned, [leaf.source for leaf in self.compiled.leaves])
