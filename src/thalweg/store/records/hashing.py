@@ -89,7 +89,8 @@ def _of_digits(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
     long ^= (long >> _U[35]) + length
     long *= np.uint64(0x9FB21C651E98DF25)
     long ^= long >> _U[28]
-    return np.where(length < _U[4], short, long)
+    hashes: NDArray[np.uint64] = np.where(length < _U[4], short, long)
+    return hashes
 
 
 def of_numbers(values: NDArray[Any], base: str) -> NDArray[np.uint64]:
