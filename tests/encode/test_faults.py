@@ -4,6 +4,7 @@ Others of them stand where their part is: labels across a border in tests/plan/t
 test_isolation.py, rows of fully masked documents in tests/feed/test_packing.py, means over steps in test_losses.py.
 """
 
+import copy
 import random
 from pathlib import Path
 
@@ -130,6 +131,43 @@ BREAKS = (
     lambda m: m.update(tool_calls=[{"function": {}}]), lambda m: m.update(weight="x"), lambda m: m.update(role="tool"),
     lambda m: m.update(content="\ud83d"), lambda m: m.update(content="\ufdd0"), lambda m: m.update(content={"a": 1}),
 )  # fmt: skip
+
+
+JUNK = (
+    None, 3, float("nan"), "", "[", "{}", b"x", [], {}, [[]], [None], {"a": 1}, True, (1,), {1}, np.zeros(3), "\ud83d",
+    {"content": 3}, np.array(["a"], object), "<image>", lambda: 0,
+)  # fmt: skip
+
+
+def places(value, at=()):
+    """Every place within a record."""
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+        yield (*at, key)
+        if isinstance(inner, (dict, list)):
+            yield from places(inner, (*at, key))
+
+
+def test_no_value_of_an_odd_kind_in_a_real_record_crashes_the_encoder(qwen, records):
+    draw = random.Random(5)
+    encoders = [
+        ChatEncoder(qwen, backend="tokenizers"),
+        ChatEncoder(qwen, backend="tokenizers", max_length=64, tool_format="qwen", enable_thinking=False),
+    ]
+    names = ["alpaca_en_demo.json", "dpo_en_demo.json", "glaive_toolcall_en_demo.json", "reason_tool_use_demo_50.jsonl",
+             "v1_sft_demo.jsonl"]  # fmt: skip
+    rows, refused = [row for name in names for row in records(name)[:20]], 0
+    for number in range(2000):
+        record = copy.deepcopy(draw.choice(rows))
+        (*way, last) = draw.choice(list(places(record)))
+        owner = record
+        for key in way:
+            owner = owner[key]
+        owner[last] = copy.deepcopy(draw.choice(JUNK))
+        (result,) = draw.choice(encoders).encode_batch([{**record, "id": number}])
+        if isinstance(result, EncodeError):
+            refused += 1
+            assert f"record {number}" in str(result)
+    assert refused > 500
 
 
 # K15 K17 E23

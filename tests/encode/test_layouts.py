@@ -1,6 +1,7 @@
 import json
 from contextlib import suppress
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -109,7 +110,9 @@ def test_tool_calls_and_results_are_read_in_every_notation():
         A,
     ]
     schema = {"name": "add", "parameters": {}}
-    for messages in (share, openai, typed):
+    alone = [openai[0], {**openai[1], "tool_calls": openai[1]["tool_calls"][0]}, *openai[2:]]  # a call for a list
+    as_json = [openai[0], {**openai[1], "tool_calls": json.dumps(openai[1]["tool_calls"])}, *openai[2:]]
+    for messages in (share, openai, typed, alone, as_json):
         record = {"messages": messages, "tools": json.dumps([schema])}
         conversation = read(record, recognise(record))
         assert [m.role for m in conversation.messages] == ["user", "assistant", "tool", "assistant"]
@@ -133,6 +136,8 @@ def test_tool_calls_and_results_are_read_in_every_notation():
         ({"messages": [{"role": "user", "content": [3]}]}, "unknown content part"),
         ({"messages": [{"role": "assistant", "content": "x", "loss_weight": -1}]}, "bad loss weight"),
         ({"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]}, "unreadable tool call"),
+        ({"messages": [{"role": "assistant", "tool_calls": 3}]}, "unreadable tool call"),
+        ({"messages": [{"role": "assistant", "content": "x", "reasoning_content": ["y"]}]}, "content is no text"),
         ({"messages": [{"from": "function_call", "value": "{"}]}, "unreadable tool call"),
         ({"messages": [Q, A], "tools": "[3]"}, "unreadable tools"),
         ({"instruction": 3, "output": "a"}, "not text"),
@@ -176,6 +181,8 @@ def test_media_without_a_placeholder_stand_before_the_first_question():
     conversation = read(record, recognise(record))
     assert [p["type"] for p in conversation.messages[0].content] == ["image", "image", "text"]
     assert conversation.media == {"image": ["1.jpg", "2.jpg"]}
+    array = {**record, "images": np.array(["1.jpg", "2.jpg"], object)}
+    assert read(array, recognise(array)).media == conversation.media
 
 
 @pytest.mark.parametrize(

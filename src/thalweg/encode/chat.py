@@ -229,6 +229,10 @@ class ChatEncoder:
             except EncodeError as error:
                 drawn.append(error.named(record_id(record)))
                 kept.append(None)
+            except (TypeError, ValueError, RecursionError) as error:  # arrays for texts, tools that are no JSON, ...
+                odd = EncodeError(f"a value that no rule knows: {error}", reason="unknown kind of value")
+                drawn.append(odd.named(record_id(record)))
+                kept.append(None)
         encoded = iter(self._tokens([d for d in drawn if isinstance(d, Drawn)]))
         out: list[Encoded | EncodeError] = []
         for record, source, d in zip(records, kept, drawn, strict=True):

@@ -178,7 +178,8 @@ def parsed(value: Any) -> Any:
 def _media(value: Any) -> list[Any]:
     if value is None or (isinstance(value, (str, list)) and not value):
         return []
-    return list(cast("Iterable[Any]", value)) if isinstance(value, (list, tuple)) else [value]
+    many = isinstance(value, (list, tuple)) or str(getattr(value, "dtype", "")) == "object"  # an array of references
+    return list(cast("Iterable[Any]", value)) if many else [value]
 
 
 def _text(value: Any, column: str) -> str:

@@ -142,9 +142,12 @@ def _message(item: Any, i: int, tags: Tags) -> Message:
         message.tool_calls = _calls(value, i)
     else:
         _fill(message, value, i)
-    message.tool_calls = [*message.tool_calls, *(_call(c, i) for c in record.get("tool_calls") or [])]
+    if calls := record.get("tool_calls"):
+        message.tool_calls = [*message.tool_calls, *_calls(calls, i)]
     thought = next((record[k] for k in ("reasoning_content", "thinking", "reasoning") if record.get(k)), None)
-    message.thought = str(thought) if thought is not None else message.thought
+    if thought is not None and not isinstance(thought, str):
+        raise EncodeError(f"message {i} has {type(thought).__name__} as its thought", reason="content is no text")
+    message.thought = message.thought if thought is None else thought
     weight = next((record[k] for k in ("loss_weight", "weight", "train") if record.get(k) is not None), None)
     message.weight = None if weight is None else _weight(weight, i)
     message.more = {k: record[k] for k in ("name", "tool_call_id") if record.get(k) is not None}
@@ -190,8 +193,8 @@ def _part(message: Message, part: Mapping[str, Any], parts: list[Part], i: int) 
         if value is not None and not isinstance(value, str):
             raise EncodeError(f"message {i} has a text part that is no text", reason="content is no text")
         parts.append({"type": "text", "text": value or ""})
-    elif kind in {"reasoning", "thinking"}:
-        message.thought = (message.thought or "") + str(value or "")
+    elif kind in {"reasoning", "thinking"} and isinstance(said := "" if value is None else value, str):
+        message.thought = (message.thought or "") + said
     elif kind in {"tool_call", "tool_calls"}:
         message.tool_calls = [*message.tool_calls, *_calls(value, i)]
     elif media in MEDIA:

@@ -170,6 +170,8 @@ def test_sounds_and_pictures_of_a_packed_row_have_the_loss_of_their_documents_al
         says("<audio>What do you hear?", "A high tone.", audios=["mono.flac"]),
         says("Nothing to hear.", "Right."),
         says("<image>and<audio>?", "A wave and two tones.", images=["tall.png"], audios=["stereo.wav"]),
+        # 102 steps of the spectrogram and a begun one
+        says("<audio>And?", "Noise.", audios=[{"array": np.random.default_rng(0).normal(0, 0.1, 16_370)}]),
     ]
     samples = [encoder(r) for r in records]
     kinds = MediaCollator(encoder.media, kinds=False)
@@ -345,7 +347,7 @@ def test_a_missing_or_changed_medium_costs_one_record_with_its_name(qwen, image_
     assert "record b" in str(second)
     sample = encoder(good)
     Image.new("RGB", (300, 60)).save(tmp_path / "x.png")
-    with pytest.raises(EncodeError, match=r"x\.png changed since the sample was encoded"):
+    with pytest.raises(EncodeError, match=r"x\.png changed since the sample was encoded \[record a\]"):
         MediaCollator(media)([sample])
     with pytest.raises(EncodeError, match="the conversation has 1 media"):
         ChatEncoder(qwen)(good)

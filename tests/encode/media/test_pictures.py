@@ -159,6 +159,8 @@ def test_what_is_no_picture_is_refused_by_its_name(tmp_path, monkeypatch):
     for reference, reason in [
         ("a.txt", "picture not readable"),
         ("gone.jpg", "medium not found"),
+        ("a" * 5000, "medium not found"),
+        ("a\0b", "medium not found"),
         (3, "unknown kind of medium"),
         (np.zeros((2, 2, 7), np.uint8), "unknown kind of medium"),
         (np.zeros((0, 2, 3), np.uint8), "unknown kind of medium"),

@@ -15,6 +15,7 @@ from thalweg.core.errors import ConfigError
 from thalweg.core.sample import IGNORE_INDEX, Sample
 from thalweg.encode.collate import DIALECTS
 from thalweg.encode.collate_samples import columns_of
+from thalweg.encode.errors import EncodeError, record_id
 from thalweg.encode.media.families import TYPES
 from thalweg.encode.media.models import Seeing
 from thalweg.encode.media.placing import GRIDS, REFERENCES, SIZES, load, text_positions
@@ -118,7 +119,12 @@ class MediaCollator:
         return batch
 
     def _load(self, sample: Sample) -> Sample:
-        return load(sample, self.media) if any(c in sample for c in REFERENCES.values()) else sample
+        if not any(c in sample for c in REFERENCES.values()):
+            return sample
+        try:
+            return load(sample, self.media)
+        except EncodeError as error:
+            raise error.named(record_id(sample)) from error.__cause__
 
     def _ready(self, sample: Mapping[str, Any]) -> Sample:
         """Leave out what no model takes, and give texts their positions."""

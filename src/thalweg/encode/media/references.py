@@ -6,6 +6,7 @@ looked for under the media folder first. Reads through fsspec with retries and a
 
 import base64
 import io
+import os
 import threading
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future
@@ -41,7 +42,7 @@ class Folder:
         if "://" in path or self.root is None or Path(path).is_absolute():
             return path
         joined = f"{self.root.rstrip('/')}/{path}"
-        if "://" in self.root or Path(joined).exists() or not Path(path).exists():
+        if "://" in self.root or os.path.exists(joined) or not os.path.exists(path):  # noqa: PTH110 - any text
             return joined
         return path
 
@@ -89,9 +90,9 @@ class Folder:
         """Give something that a decoder opens: a local path as it is (headers need no whole read), else the bytes."""
         value = unwrapped(reference)
         if isinstance(value, str) and "://" not in (place := self.place(value)):
-            if not Path(place).exists():
+            if not os.path.exists(place):  # noqa: PTH110
                 raise EncodeError(
-                    f"no medium at {place}", reason="medium not found", fix="check media_dir= and the path"
+                    f"no medium at {place[:200]}", reason="medium not found", fix="check media_dir= and the path"
                 )
             return place
         return io.BytesIO(self.read(reference))
