@@ -53,6 +53,18 @@ def leg(folder, steps, *, world=1, accumulation=1, state=None, n=100, mixed=Fals
     return states[0]
 
 
+def test_what_was_handed_over_is_in_the_file_without_a_state_being_asked_for(tmp_path, monkeypatch):
+    # often rank 0 alone saves a state, and all may be killed right after it
+    now = [100.0]
+    monkeypatch.setattr("thalweg.feed.ledger.monotonic", lambda: now[0])
+    loader = tw.Loader(feed(), ledger=tmp_path / "run", return_tensors="np")
+    for n, _ in enumerate(islice(loader, 8), 1):
+        now[0] += 1.0  # a step of training
+        (path,) = (tmp_path / "run").glob("*.ledger")
+        assert len(read_leg(path)[1]) == n
+    loader.close()
+
+
 def test_legs_on_changing_worlds_with_steps_rolled_back_prove_exactly_once(tmp_path):
     state = leg(tmp_path, 5, world=2)
     leg(tmp_path, 4, world=2, state=state)  # handed over, and then the job died: rolled back
@@ -255,7 +267,7 @@ def test_balance_buckets_and_budgets_are_proved_and_explained_too(tmp_path, name
         found = why_logged(tmp_path, SHAPED[name](), step, rank)[micro]
         assert [[o.id for o in row] for row in found.rows] == rows or name != "balanced"
         assert sorted(o.id for row in found.rows for o in row) == sorted(i for row in rows for i in row)
-        assert {(o.file, f"s{o.line}") for row in found.rows for o in row} == {
+        assert {(o.file, f"s{o.row}") for row in found.rows for o in row} == {
             ("a.jsonl", i) for row in rows for i in row
         }
     for loader_rank in range(2):

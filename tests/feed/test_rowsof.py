@@ -14,6 +14,8 @@ from thalweg.cli import cli as main_group
 from thalweg.core.errors import InputError
 from thalweg.feed.rowsof import why_sample, why_step
 from thalweg.feed.simulate import simulate
+from thalweg.steps import JsonlReader
+from thalweg.steps.encode import provenance
 
 
 def source(name, n):
@@ -49,7 +51,28 @@ def test_why_names_what_the_loader_gives_and_the_way_back(layout):
             name = batch.info.ids[0][0]
             origins, seen = why_sample(feed(), name, world=world, accumulation=accumulation, epochs=2)
             assert (batch.info.step, batch.info.micro, rank) in [(s.step, s.micro, s.rank) for s in seen]
-            assert (origins[0].file, origins[0].line) == (f"{name[0]}.jsonl", int(name[1:]))
+            assert (origins[0].file, origins[0].row) == (f"{name[0]}.jsonl", int(name[1:]))
+
+
+@pytest.mark.parametrize("own", [{}, {"source": "book"}])
+def test_a_sample_of_a_pipeline_is_found_in_the_raw_file_that_it_came_from(tmp_path, own):
+    for part in ("x", "y"):
+        rows = [{"text": f"{part} {i}", "id": f"{part}{i}", **own} for i in range(3)]
+        (tmp_path / f"{part}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with tw.create_records(tmp_path / "rec") as writer:
+        for document in JsonlReader(str(tmp_path), glob_pattern="*.jsonl")(None, 0, 1):
+            writer.write({"input_ids": [1, 2], **provenance(document)})
+    feed = tw.from_records(tmp_path / "rec").batch(1)
+    (origin,), _ = why_sample(feed, "y2")
+    assert (origin.file, origin.line, origin.row) == (str(tmp_path / "y.jsonl"), None, 2)
+    text = CliRunner().invoke(main_group, ["why", _in_a_file(tmp_path), "--sample", "y2"]).output
+    assert text.startswith(f"y2  sample 5  {tmp_path / 'y.jsonl'} row 2\n"), text
+
+
+def _in_a_file(folder):
+    file = folder / "why_data.py"
+    file.write_text(f"import thalweg as tw\nfeed = tw.from_records({str(folder / 'rec')!r}).batch(1)\n")
+    return f"{file}:feed"
 
 
 def test_an_id_that_is_nowhere_is_an_error():

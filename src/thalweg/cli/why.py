@@ -82,6 +82,7 @@ def _micro(m: MicroRows) -> str:
 
 def _origin(o: Origin) -> str:
     place = "" if o.file is None else f"  {o.file}" + ("" if o.line is None else f":{o.line}")
+    place += "" if o.row is None else f" row {o.row}"
     source = f"  source {o.source!r}" if o.source else ""
     return f"{o.id}{source}  sample {o.index}{place}"
 

@@ -9,7 +9,7 @@ import json
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from time import time
+from time import monotonic, time
 from typing import IO, Any
 from uuid import uuid4
 
@@ -22,7 +22,8 @@ from thalweg.feed.ledgerfile import CLOSED, EVENT, FULL, RUN, At, at_of, followi
 from thalweg.feed.ledgerstream import Key, RowCoder, runs_of_rows
 from thalweg.plan.steps import Place, Span
 
-BUFFER = 1 << 20  # bytes held until written, where no state is taken
+BUFFER = 1 << 20  # bytes held until written at most
+HELD_S = 0.02  # entries wait for company no longer: only one rank may be asked for its state, and any may be killed
 
 
 class Ledger:
@@ -37,6 +38,7 @@ class Ledger:
         self.folder, self.topology = Path(folder), topology
         self._buffer, self._lock = bytearray(), threading.Lock()
         self._file: IO[bytes] | None = None
+        self._written = 0.0  # when entries were last put into the file
         self._head: dict[str, Any] = {}
         self._next: At | None = None  # what needs no words, where it comes next
         self._rows: RowCoder | None = None
@@ -102,9 +104,7 @@ class Ledger:
                     self._buffer += RUN.pack(run.epoch, run.index, run.count, run.repeated)
             self._buffer += digests.tobytes()
             self._next = None if at is None else following(at, self._head)
-            full = len(self._buffer) > BUFFER
-        if full:
-            self.flush()
+        self._flush_when_due()
 
     def add_rows(self, step: int, micro: int, keys: Sequence[Key], digests: NDArray[np.uint64]) -> None:
         """Write a micro-batch of a stream that was handed over.
@@ -121,8 +121,11 @@ class Ledger:
             if self._rows is None:
                 self._rows = RowCoder(int(self._head.get("accumulation", 1)))
             self._buffer += b"\x03" + self._rows.encode(step, micro, runs) + digests[order].tobytes()
-            full = len(self._buffer) > BUFFER
-        if full:
+        self._flush_when_due()
+
+    def _flush_when_due(self) -> None:
+        """Put entries into the file where they are many or have waited: at every step, unless steps are very short."""
+        if len(self._buffer) > BUFFER or monotonic() - self._written > HELD_S:
             self.flush()
 
     def flush(self) -> None:
@@ -133,6 +136,7 @@ class Ledger:
             self._file.write(self._buffer)
             self._file.flush()
             self._buffer.clear()
+            self._written = monotonic()
 
     def close(self) -> None:
         """Write what is left, and that the run ended in order."""

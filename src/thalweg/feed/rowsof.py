@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg.core.document import ROW, SOURCE, UNIT
 from thalweg.core.errors import ConfigError, InputError
 from thalweg.core.topology import Topology
 from thalweg.feed.batch import row_digests
@@ -30,13 +31,17 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Origin:
-    """One sample: its id, the name of its source, its index there, and where it is recorded to come from."""
+    """One sample: its id, the name of its source, its index there, and where it is recorded to come from.
+
+    In a raw file that is a line, from 1; of samples that carry it along, the row, from 0, in the file or a part of it.
+    """
 
     id: str
     source: str
     index: int
     file: str | None = None
     line: int | None = None
+    row: int | None = None
 
 
 @dataclass(frozen=True)
@@ -130,29 +135,33 @@ def origins(compiled: Compiled, block: Block, a: int, b: int) -> list[list[Origi
         index = documents.index[mine]
         if not len(mine):
             continue
-        units, lines = _recorded(leaf.source, index)
-        for at, name, i, unit, line in zip(
-            mine.tolist(), leaf.source.ids(index), index.tolist(), units, lines, strict=True
-        ):
-            flat[at] = Origin(name, leaf.name, i, unit, line)
+        places = _recorded(leaf.source, index)
+        for at, name, i, place in zip(mine.tolist(), leaf.source.ids(index), index.tolist(), places, strict=True):
+            flat[at] = Origin(name, leaf.name, i, *place)
     found = [o for o in flat if o is not None]
     bounds = documents.offsets.tolist()
     return [found[x:y] for x, y in pairwise(bounds)]
 
 
-def _recorded(source: Any, index: Ints) -> tuple[list[str | None], list[int | None]]:
-    """Read provenance columns where the data has them."""
+def _recorded(source: Any, index: Ints) -> list[tuple[str | None, int | None, int | None]]:
+    """Give file, line and row of samples: of raw files by themselves, else as columns of provenance have them."""
     if hasattr(source, "where"):  # raw files say file and line themselves
         places = [str(source.where(i)).rpartition(":") for i in index.tolist()]
-        return [file for file, _, _ in places], [int(line) for _, _, line in places]
-    columns = source.columns or ()
-    wanted = [c for c in ("unit", "row") if c in columns]
-    if not wanted:
-        return [None] * len(index), [None] * len(index)
-    read = source.read(index, wanted)
-    units = [None if u is None else str(u) for u in read.get("unit", [None] * len(index))]
-    lines = [None if r is None else int(r) for r in read.get("row", [None] * len(index))]
-    return units, lines
+        return [(file, int(line), None) for file, _, line in places]
+    wanted = [c for c in (SOURCE, UNIT, ROW) if c in (source.columns or ())]
+    if UNIT not in wanted and ROW not in wanted:
+        return [(None, None, None)] * len(index)
+    read, none = source.read(index, wanted), [None] * len(index)
+    files = [_file(s, u) for s, u in zip(read.get(SOURCE, none), read.get(UNIT, none), strict=True)]
+    rows = [None if r is None or r < 0 else int(r) for r in read.get(ROW, none)]
+    return [(file, None, row) for file, row in zip(files, rows, strict=True)]
+
+
+def _file(source: Any, unit: Any) -> str | None:
+    """Name the file of a unit; one that is a number is where a part of the file `source` begins."""
+    if unit is None or not str(unit).isdecimal() or not source:
+        return None if unit is None else str(unit)
+    return str(source) if int(unit) == 0 else f"{source}@{unit}"
 
 
 def why_step(
@@ -274,9 +283,8 @@ def _seen(compiled: Compiled, micros: Micros, number: int, epoch: int, row: int)
                 yield Seen(epoch, number, micro.micro, rank, row)
 
 
-def _where(compiled: Compiled, s: int, index: int) -> tuple[str | None, int | None]:
-    units, lines = _recorded(compiled.leaves[s].source, np.array([index]))
-    return units[0], lines[0]
+def _where(compiled: Compiled, s: int, index: int) -> tuple[str | None, int | None, int | None]:
+    return _recorded(compiled.leaves[s].source, np.array([index]))[0]
 
 
 def _holders(compiled: Compiled, sample: str) -> Iterator[tuple[int, int]]:

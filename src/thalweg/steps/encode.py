@@ -73,12 +73,19 @@ class EncodeStep(PipelineStep, Generic[_Encoder]):
 
 
 def provenance(document: Document) -> Sample:
-    """Give what a sample keeps of its document: id, source, unit and row."""
+    """Give what a sample keeps of its document: id, source, unit and row.
+
+    The unit is where a part of the file `source` begins. Data with a column `source` of its own keeps that, and the
+    unit names the file too, so that the sample can still be found there.
+    """
     found: dict[str, Any] = {name: document.metadata.get(name) for name in (SOURCE, UNIT, ROW)}
+    unit, file = str(found[UNIT] or ""), document.metadata.get("file_path")
+    if file and file != found[SOURCE] and unit.isdecimal():
+        unit = str(file) if int(unit) == 0 else f"{file}@{unit}"
     return {
         "id": document.id,
         SOURCE: str(found[SOURCE] or ""),
-        UNIT: str(found[UNIT] or ""),
+        UNIT: unit,
         ROW: int(found[ROW] if found[ROW] is not None else -1),
     }
 
