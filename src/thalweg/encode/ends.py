@@ -1,8 +1,10 @@
 """The same ids before and after each row of a flat array: beginnings and ends of documents, rows cut to a limit.
 
-Decides how the rows are copied: all at once, to the places that a mask leaves for them. For rows of any length that
-takes less than a tenth of the fastest engine's time; slices of each row do for long rows alone. Knows no tokenizer.
+Decides how the rows are copied: all at once, to the places that a mask leaves for them; one row by itself, in a fifth
+of that. Arrow's join of binary values and slices of each row take as long in use. Knows no tokenizer.
 """
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +22,11 @@ def dress(flat: Flat, before: tuple[int, ...], after: tuple[int, ...], limit: in
         limit: ids of a row at most, `before` included.
     """
     ids, offsets = flat
+    if len(offsets) == 2:
+        room = len(ids) + len(after) if limit is None else limit - len(before)
+        parts: list[Any] = [before, ids[:room], after if len(ids) + len(after) <= room else ()]
+        row = np.concatenate(parts, dtype=np.int32, casting="unsafe")  # () counts as floats
+        return Ragged(row, np.array([0, len(row)]))
     keep, tails = np.diff(offsets), np.full(len(offsets) - 1, len(after))
     if limit is not None:
         cut = keep + len(before) + len(after) > limit
