@@ -1,6 +1,7 @@
 """The errors that a newcomer meets first: each says what, where and what to try, and ends with status 1."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -171,8 +172,45 @@ def test_an_error_of_the_users_own_file_is_one_document_where_json_is_asked_for(
     file = tmp_path / "my_feed_that_fails.py"
     file.write_text("feed = [][1]\n")
     done = invoke(*command, f"{file}:feed", "--json")
-    assert isinstance(done.exception, IndexError)  # its traceback goes to stderr
+    assert (done.exit_code, "IndexError" in done.stderr) == (1, True)
     told = json.loads(done.stdout)["error"]
     assert told["what"] == "IndexError: list index out of range"
     assert str(file) in told["notes"][0]
     assert invoke(*command, f"{file}:feed").stdout == ""
+
+
+@pytest.mark.parametrize("command", ["inspect", "doctor", "simulate", "run", "explain"])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("x = (1\n", "was never closed"),
+        ("x = 1\ny = x / 0\n", "division by zero"),
+        ("import nowhere_at_all\n", "No module"),
+    ],
+)
+def test_a_users_file_that_fails_shows_its_own_lines_and_none_of_ours(tmp_path, command, text, words):
+    file = tmp_path / "data.py"
+    file.write_text(text)
+    target = file if command in {"run", "explain"} else f"{file}:feed"
+    result = invoke(command, target)
+    assert result.exit_code == 1
+    assert words in result.stderr
+    assert str(file) in result.stderr
+    assert not re.search(r"click|src/thalweg|runpy|importlib", result.stderr), result.stderr
+    assert words in json.loads(invoke(command, target, "--json").stdout)["error"]["what"]
+
+
+def test_the_line_of_a_users_file_that_says_something_wrong_is_named(tmp_path, records):
+    file = tmp_path / "data.py"
+    file.write_text(f"import thalweg as tw\n\nfeed = tw.from_records({str(records)!r}).batch(2).shuffle()\n")
+    result = invoke("inspect", f"{file}:feed")
+    assert "shuffle after batch" in result.stderr
+    assert f"called in {file}, line 3" in result.stderr
+
+
+def test_what_the_system_refuses_is_a_sentence(records):
+    result = invoke("convert", records, "/proc/nowhere/set")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error TW200"), result.stderr
+    assert "  where  /proc/nowhere" in result.stderr
+    assert "  try    " in result.stderr

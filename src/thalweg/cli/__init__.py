@@ -68,6 +68,23 @@ class ShownError(click.ClickException):
             click.echo(error_text(self.error), file=file, err=file is None)
 
 
+class UsersError(click.ClickException):
+    """An error in a user's own file: its traceback from there on to stderr."""
+
+    exit_code = 1
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print it."""
+        del file
+        from thalweg.cli.failed import print_users_part  # noqa: PLC0415  (only where something failed)
+
+        print_users_part(self.error)
+
+
 class Commands(click.Group):
     """A click group that imports a command when it is used."""
 
@@ -111,20 +128,34 @@ class Commands(click.Group):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; an error of thalweg becomes one block with exit status 1, any other a traceback.
+        """Run the command; an error of thalweg or the system becomes a block with exit status 1, any other a traceback.
 
-        Where JSON was asked for, stdout holds one document either way.
+        Of an error in a user's file the traceback begins there, and where thalweg refused what the file says, the line
+        is named. Where JSON was asked for, stdout holds one document either way.
         """
+        as_json = ctx.meta[JSON_ASKED]
         try:
             return super().invoke(ctx)
         except ThalwegError as error:
-            raise ShownError(error, as_json=ctx.meta[JSON_ASKED]) from error
+            from thalweg.cli.failed import line_of  # noqa: PLC0415  (only where something failed)
+
+            if line := line_of(error):
+                error.add_note(f"called in {line}")
+            raise ShownError(error, as_json) from error
         except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
             raise
         except Exception as error:
-            if ctx.meta[JSON_ASKED]:
+            from thalweg.cli.failed import in_words, line_of  # noqa: PLC0415
+
+            line = line_of(error)
+            told = in_words(error) if line is None and isinstance(error, OSError) else None
+            if told is not None:
+                raise ShownError(told, as_json) from error
+            if as_json:
                 print_json(error_data(error))
-            raise
+            if line is None:
+                raise
+            raise UsersError(error) from error
 
 
 @click.group(
