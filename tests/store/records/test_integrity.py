@@ -1,6 +1,7 @@
 """Bytes that are not those that were written are found and named; a cut file is an error, never a crash."""
 
 import errno
+import itertools
 import os
 import re
 import shutil
@@ -158,6 +159,8 @@ def test_a_busy_loop_is_looked_after_seldom_and_every_call_after_a_pause(monkeyp
         clock[0] += cost[0]  # what a look takes
 
     monkeypatch.setattr(guard, "_compare", compare)
+    waits = itertools.count()
+    monkeypatch.setattr(guard, "_waits", lambda: next(waits))
     one = guard.Guard()
     for name in "abc":
         one.add(Path(name), 1, 2, shard=True)
@@ -175,6 +178,13 @@ def test_a_busy_loop_is_looked_after_seldom_and_every_call_after_a_pause(monkeyp
     calls(1000, 1e-6)
     assert calls(100_000, 1e-6) <= 100_000 / 400
     assert calls(50, 2e-3) == 50  # no busy loop any more
+    assert calls(100, 1e-6) == 100
+    monkeypatch.setattr(guard, "_waits", lambda: 7)
+    calls(1, 2e-3)
+    calls(1000, 1e-6)
+    assert calls(1, 2e-3) == 1
+    assert calls(100, 1e-6) == 0  # displaced for 2 ms, but it did not wait: still a busy loop
+    monkeypatch.setattr(guard, "_waits", lambda: next(waits))
     one, cost[0] = guard.Guard(), 300e-6  # as for 200 shards, read every 2 ms: that is a busy loop then
     for name in range(200):
         one.add(Path(str(name)), 1, 2, shard=True)
@@ -194,6 +204,8 @@ def test_sets_that_are_read_together_are_looked_after_together(monkeypatch):
             clock[0] += 20e-6
 
     monkeypatch.setattr(guard, "_compare", compare)
+    waits = itertools.count()
+    monkeypatch.setattr(guard, "_waits", lambda: next(waits))
     guards = [guard.Guard() for _ in range(20)]
     for number, one in enumerate(guards):
         one.add(Path(str(number)), 1, 2, shard=True)
