@@ -37,6 +37,41 @@ def test_a_sound_may_be_an_array_with_its_rate():
     assert np.array_equal(turned, sound)
 
 
+# B12
+@pytest.mark.parametrize(("form", "codec"), [("ipod", "aac"), ("matroska", "libopus"), ("mp4", "aac")])
+def test_a_sound_in_a_container_is_read_as_one_in_a_file(media_files, feature_extractor, form, codec):
+    rate, t = 48_000, np.arange(96_000) / 48_000
+    wave = np.stack([np.sin(2 * np.pi * 440 * t), np.sin(2 * np.pi * 440 * t)]).astype(np.float32) * 0.5
+    out = io.BytesIO()
+    with av.open(out, "w", format=form) as container:
+        shown = None
+        if form == "mp4":  # the sound of a clip
+            shown = container.add_stream("mpeg4", rate=10)
+            shown.width, shown.height, shown.pix_fmt = 48, 32, "yuv420p"
+        stream = container.add_stream(codec, rate=rate, layout="stereo")
+        for start in range(0, wave.shape[1], 960):
+            frame = av.AudioFrame.from_ndarray(
+                np.ascontiguousarray(wave[:, start : start + 960]), format="fltp", layout="stereo"
+            )
+            frame.sample_rate, frame.pts = rate, start
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+        if shown is not None:
+            container.mux(shown.encode(av.VideoFrame.from_image(Image.new("RGB", (48, 32)))))
+            container.mux(shown.encode())
+    data = out.getvalue()
+    sound = samples(data, Folder(), 16_000)
+    assert len(sound) == sound_length(data, Folder(), 16_000)
+    assert abs(len(sound) - 32_000) < 1600
+    middle = sound[8_000:24_000]
+    loudest = np.argmax(np.abs(np.fft.rfft(middle)))
+    assert loudest == pytest.approx(440, abs=2)
+    assert 0.4 < np.abs(middle).max() < 0.6
+    media = Media(None, feature_extractor)
+    frames = int(media.features("audio", [data])["feature_attention_mask"].sum())
+    assert media.measure("audio", data).tokens == ((frames - 1) // 2 + 1 - 2) // 2 + 1
+
+
 def test_whole_numbers_and_lists_are_the_same_sound():
     wave = np.sin(np.arange(4000) / 9) * 0.5
     wanted = samples({"array": wave, "sampling_rate": 16_000}, Folder(), 16_000)
@@ -86,7 +121,9 @@ def test_frames_are_chosen_within_the_clip_in_the_right_number(frames, fps, rule
     assert chosen.min() >= 0
     assert chosen.max() < frames
     assert (np.diff(chosen) >= 0).all()
-    if rule.least <= (wanted := int(frames / fps * rule.fps)) <= min(frames, rule.most):
+    # at the rule's own rate all frames are taken, whatever a division rounds to
+    wanted = frames if fps == rule.fps else int(frames / fps * rule.fps)
+    if rule.least <= wanted <= min(frames, rule.most):
         assert len(chosen) == wanted - wanted % rule.multiple or wanted - wanted % rule.multiple < rule.least
 
 

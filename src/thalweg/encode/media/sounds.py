@@ -1,7 +1,8 @@
 """Sounds: length from the header, and samples as mono float32 at the model's rate.
 
 Decides that the header's length is the length: what decodes to a few samples more or fewer is cut or filled with
-silence, so that counts and features agree. Knows no model.
+silence, so that counts and features agree. What soundfile does not read, such as AAC or the sound of a clip, PyAV does.
+Knows no model.
 """
 
 from typing import Any
@@ -35,10 +36,7 @@ def sound_length(reference: Any, folder: Folder, rate: int) -> int:
         array, its_rate = _array(reference, rate)
         frames = len(array)
     else:
-        soundfile = need("soundfile", why="sounds")
-        with decoding(reference, "sound"):
-            info = soundfile.info(folder.open(reference))
-        frames, its_rate = int(info.frames), int(info.samplerate)
+        frames, its_rate = _header(reference, folder)
     if frames <= 0 or its_rate <= 0:
         raise EncodeError(f"{name_of(reference)} holds no sound", reason="empty sound")
     if frames > LONGEST * its_rate:
@@ -56,9 +54,7 @@ def samples(reference: Any, folder: Folder, rate: int) -> NDArray[np.float32]:
     if _is_array(reference):
         sound, its_rate = _array(reference, rate)
     else:
-        soundfile = need("soundfile", why="sounds")
-        with decoding(reference, "sound"):
-            sound, its_rate = soundfile.read(folder.open(reference), dtype="float32", always_2d=True)
+        sound, its_rate = _decoded(reference, folder)
     mono = sound.mean(axis=1) if sound.ndim == 2 else sound
     if not np.abs(mono).max(initial=0) <= LOUDEST:  # also where that is no number
         raise EncodeError(f"{name_of(reference)} holds samples that are no numbers", reason="sound not readable")
@@ -67,6 +63,38 @@ def samples(reference: Any, folder: Folder, rate: int) -> NDArray[np.float32]:
     out = np.zeros(length, np.float32)
     out[: min(length, len(mono))] = mono[:length]
     return out
+
+
+def _header(reference: Any, folder: Folder) -> tuple[int, int]:
+    """Give the number of samples and the rate."""
+    soundfile = need("soundfile", why="sounds")
+    with decoding(reference, "sound"):
+        try:
+            info = soundfile.info(folder.open(reference))
+        except soundfile.LibsndfileError:
+            with need("av", why="sounds in containers").open(folder.open(reference)) as container:
+                stream = container.streams.audio[0]
+                packets = [p for p in container.demux(stream) if p.size and p.pts is not None]
+                ticks = max(p.pts + (p.duration or 0) for p in packets) - min(p.pts for p in packets)
+                rate = int(stream.codec_context.sample_rate)
+                return round(ticks * stream.time_base * rate), rate
+        return int(info.frames), int(info.samplerate)
+
+
+def _decoded(reference: Any, folder: Folder) -> tuple[NDArray[np.float32], int]:
+    """Give float32 (n, channels) and the rate."""
+    soundfile = need("soundfile", why="sounds")
+    with decoding(reference, "sound"):
+        try:
+            sound, rate = soundfile.read(folder.open(reference), dtype="float32", always_2d=True)
+        except soundfile.LibsndfileError:
+            av = need("av", why="sounds in containers")
+            with av.open(folder.open(reference)) as container:
+                rate = container.streams.audio[0].codec_context.sample_rate
+                floats = av.AudioResampler(format="fltp")
+                parts = [f.to_ndarray() for frame in container.decode(audio=0) for f in floats.resample(frame)]
+                sound = np.concatenate(parts, axis=1).T
+        return sound, int(rate)
 
 
 def _is_array(reference: Any) -> bool:
