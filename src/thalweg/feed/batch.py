@@ -92,7 +92,7 @@ class Collator:
             raise ConfigError("packed rows can't be padded on the left", where="batch", fix='pad="right" or pad="none"')
         self.multiple = self.stage.pad_to_multiple_of if slicing is None else slicing.multiple(self.stage, pack)
 
-    @property
+    @cached_property
     def labels_shifted(self) -> bool:
         """Say whether labels stand one to the left: the dialect's way, or a slice's."""
         return self.slicing is not None or (self.dialect is not None and self.dialect.labels_shifted)

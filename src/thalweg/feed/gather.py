@@ -246,8 +246,8 @@ class Reader:
             read = self._columns(documents, [c for c in self.columns if c != INPUT_IDS])
         else:
             read = self._columns(documents, self.columns)
-            documents.tokens = read[INPUT_IDS]
-            documents.own = self.ours and documents.tokens.values.flags.writeable
+            tokens = read[INPUT_IDS]
+            documents.tokens, documents.own = tokens, self.ours and tokens.values.flags.writeable
         documents.spans, documents.labels = read.get(LOSS_SPANS), read.get(LABELS)
         _cut(documents, INPUT_IDS in read)
         return documents

@@ -23,6 +23,8 @@ class Handed:
         self._shares = Shares([leaf.name for leaf in compiled.leaves], compiled.order.lengths)
         self._losses = Losses(compiled.losses)
         self._straggler: float | None = None
+        one = len(compiled.leaves) == 1 and compiled.balance is None
+        self._nothing = one and compiled.order.packer is None  # buckets are packed too
 
     def add(self, last: Micro, order: Planned) -> None:
         """Count a step.
@@ -31,6 +33,8 @@ class Handed:
             last: its last micro-batch.
             order: of rows.
         """
+        if self._nothing:  # to be told
+            return
         self._shares.add(last.step.spans, order)
         self._losses.add(last.step.spans)
         self._straggler = last.straggler

@@ -85,13 +85,14 @@ def _flat_rows(collator: Collator, documents: Documents, bounds: Sequence[int]) 
     ids, labels, position = _flat_arrays(collator, documents, lengths, borders[:-1])
     if not marked:  # all tokens but the first of each document
         counts = (places - np.diff(docs)).tolist()
+    ids, labels, position = ids[None], labels[None], position[None]
     d, e = docs.tolist(), ends.tolist()
     for i in range(len(bounds) - 1):
         rows, part = slice(bounds[i], bounds[i + 1]), slice(e[i], e[i + 1])
         yield RowArrays(
-            input_ids=ids[part][None],
-            labels=labels[part][None],
-            position_ids=position[part][None],
+            input_ids=ids[:, part],
+            labels=labels[:, part],
+            position_ids=position[:, part],
             cu_seqlens=borders[d[i] : d[i + 1] + 1] - e[i],
             max_seqlen=longest[i],
             lengths=places[i : i + 1],
