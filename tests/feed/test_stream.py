@@ -490,3 +490,12 @@ def test_little_room_in_bytes_changes_nothing_but_speed():
     assert out[0] == out[1] == out[2]
     for run in runs:
         run.close()
+
+
+def test_the_books_of_a_function_balance_whenever_they_are_looked_at():
+    rows = [{"input_ids": [n]} for n in range(30)]
+    keep = from_stream(rows).map(lambda s: s if s["input_ids"][0] % 3 else None, mode="inline")
+    loader = FeedLoader(keep.batch(1), topology=Topology(), workers=0)
+    for _ in loader:
+        books = loader.stats()["1 map"]
+        assert books["in"] + books["made"] == books["out"] + sum(books["dropped"].values()) + books["quarantined"]

@@ -1,5 +1,6 @@
 """Raw files are read by row number: the same rows whatever the line ends, compression or first file."""
 
+import gc
 import gzip
 import json
 import os
@@ -257,3 +258,19 @@ def test_a_compressed_file_of_one_large_member_is_unpacked_once(tmp_path, cache)
     put(tmp_path / "a.jsonl.gz", gzip.compress(lines(ROWS).encode()))
     assert open_files(tmp_path / "a.jsonl.gz")[:] == ROWS
     assert len([*cache.rglob("lines")]) == 1
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /proc")
+def test_files_are_closed_when_their_rows_are_forgotten(tmp_path):
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"text": "a"}\n')
+
+    def is_open():
+        return str(file) in {os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")}
+
+    rows = open_files(str(file))
+    assert rows[0]["text"] == "a"
+    assert is_open()
+    del rows
+    gc.collect()
+    assert not is_open()

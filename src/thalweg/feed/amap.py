@@ -112,6 +112,7 @@ class AMapNode:
         outputs, last = turn.outputs, turn.last and turn.error is None
         at = self._given[sub]
         names = self._names(event, len(outputs)) if last and not at else None
+        done = False
         for k, value in enumerate(outputs, at):
             if k < self._skip[sub]:
                 continue  # handed over before the state was taken
@@ -119,14 +120,16 @@ class AMapNode:
             token = (event[TOKEN], 0) if done else (self._before[sub], k + 1, event[TOKEN])
             own, origin = names[k] if names is not None else (name if k == 0 else f"{name}:{k}", source)
             self.tally.out += 1
-            if done:
+            if done:  # counted before it is handed over: a look at the books then finds them balanced
                 self._past(event)
+                self._count(event, k + 1)
             yield (ITEM, sub, value, token, own, epoch, origin)
         self._given[sub] = at + len(outputs)
         if not turn.last:
             return
         made, self._given[sub], self._skip[sub] = self._given[sub], 0, 0
-        self._count(event, made)
+        if not done:
+            self._count(event, made)
         if turn.error is not None:
             if self._stage.on_error == "raise":
                 yield (FAIL, sub, turn.error, None, name, epoch, source)

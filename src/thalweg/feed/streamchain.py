@@ -276,10 +276,11 @@ def _add(chain: Chain, stage: st.Stage, key: tuple[Any, ...], options: RunOption
         chain.batch = stage
         return
     else:
+        source = "begin with from_files, from_dataset or records: they can be read at any place"
         raise ConfigError(
             f"{stage.verb} needs a plan, and this feed is a stream",
             where=str(stage),
-            fix=".cache() behind the last map",
+            fix=source if isinstance(stage, st.Cache) else ".cache() behind the last map",
         )
     chain.named.append((f"{number} {stage.verb}", chain.node))
 

@@ -6,6 +6,7 @@ format is brought into that form is in `store.prepare`. Knows no feed.
 
 import os
 import threading
+import weakref
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -153,6 +154,7 @@ class Handles:
     def __init__(self, most: int) -> None:
         self._most, self._open = most, OrderedDict[str, int]()
         self._lock, self._pid = threading.Lock(), os.getpid()
+        weakref.finalize(self, _close, self._open)  # also where the interpreter ends, with its modules still there
 
     def read(self, path: str, start: int, end: int) -> bytes:
         """Read bytes [start, end) of a file.
@@ -162,7 +164,8 @@ class Handles:
         """
         with self._lock:
             if self._pid != os.getpid():  # after a fork: the parent keeps its own
-                self._open, self._pid = OrderedDict(), os.getpid()
+                self._open.clear()
+                self._pid = os.getpid()
             fd = self._open.get(path)
             if fd is None:
                 while len(self._open) >= self._most:
@@ -176,11 +179,10 @@ class Handles:
             )
         return data
 
-    def __del__(self) -> None:
-        """Close what is open."""
-        if self._pid == os.getpid():
-            for fd in self._open.values():
-                os.close(fd)
+
+def _close(handles: OrderedDict[str, int]) -> None:
+    while handles:
+        os.close(handles.popitem()[1])
 
 
 def open_files(
