@@ -70,6 +70,12 @@ def test_the_command_writes_the_report_with_a_profile_in_it(tmp_path):
     )
     assert done.exit_code == 0, done.output
     assert "Share of the time by stage" in page.read_text("utf-8")
+    page.unlink()
+    for words in (["--html", str(page), "--profile", "nowhere.json"], ["--profile", str(tmp_path / "p.json")]):
+        refused = CliRunner().invoke(cli, ["doctor", f"{file}:feed", *words])
+        assert refused.exit_code in {1, 2}
+        assert refused.stdout == ""
+    assert not page.exists()
 
 
 @pytest.mark.slow

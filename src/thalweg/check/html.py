@@ -21,7 +21,7 @@ body { font: 16px/1.55 system-ui, sans-serif; color: var(--ink); background: var
 h1 { font-size: 1.6rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
 table { border-collapse: collapse; width: 100%; background: var(--card); border: 1px solid var(--line); }
 th, td { text-align: left; padding: .45rem .8rem; border-bottom: 1px solid var(--line); vertical-align: top; }
-th { font-weight: 500; color: var(--dim); width: 18rem; } td { font-variant-numeric: tabular-nums; }
+th { font-weight: 500; color: var(--dim); width: min(18rem, 40%); } td { font-variant-numeric: tabular-nums; }
 .sample { background: var(--card); border: 1px solid var(--line); border-radius: 6px; margin: 1rem 0; }
 .sample h3 { font-size: .95rem; margin: 0; padding: .5rem .8rem; border-bottom: 1px solid var(--line); }
 .sample h3 small { color: var(--dim); font-weight: 400; }

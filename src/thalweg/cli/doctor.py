@@ -49,13 +49,18 @@ def command(
         "generating": generating,
         "max_length": max_length,
     }
+    if profile is not None and html is None:
+        raise click.UsageError("--profile is shown in the page: say --html FILE too.")
+    measured = None
+    if profile is not None:
+        from thalweg.check.profiles import Profile  # noqa: PLC0415
+
+        measured = Profile.load(profile)  # before the work that it would end
     with own_prints_aside(as_json):
         report = doctor(target, samples, tokenizer=tokenizer, words=words, **told)
         if html is not None:
             from thalweg.check.overview import overview  # noqa: PLC0415
-            from thalweg.check.profiles import Profile  # noqa: PLC0415
 
-            measured = None if profile is None else Profile.load(profile)
             write_page(html, overview(target, samples, tokenizer=tokenizer, words=words, profile=measured, **told))
     if as_json:
         print_json(report.to_dict())
