@@ -15,10 +15,10 @@ from thalweg.steps import EncodeText, JsonlReader, RecordsWriter
 # Real text: the source of Python's own library, one document a file.
 pathlib.Path("raw").mkdir(exist_ok=True)
 sources = sorted(pathlib.Path(textwrap.__file__).parent.glob("*.py"))[:60]
-with open("raw/python.jsonl", "w", encoding="utf-8") as file:
-    for path in sources:
-        text = path.read_text(encoding="utf-8", errors="replace")[:20_000]
-        file.write(json.dumps({"id": path.name, "text": text}) + "\n")
+texts = {path.name: path.read_text(encoding="utf-8", errors="replace")[:20_000] for path in sources}
+if not pathlib.Path("raw/python.jsonl").exists():  # a run belongs to its files
+    with open("raw/python.jsonl", "w", encoding="utf-8") as file:
+        file.writelines(json.dumps({"id": name, "text": text}) + "\n" for name, text in texts.items())
 
 # Offline, on as many ranks as you like; kill it and run it again, and nothing is lost or done twice.
 executor = LocalPipelineExecutor(

@@ -21,7 +21,7 @@ encoder = TextEncoder(qwen_tokenizer())
 
 
 def feed():
-    """Give the same stream at each start: sub-streams are items i % 4, so 1, 2 or 4 ranks may continue."""
+    """Give the same stream at each start: its sub-streams are the four files, so 1, 2 or 4 ranks may continue."""
     files = [f"part-{n}.jsonl" for n in range(4)]
     stream = load_dataset("json", data_files=files, split="train", streaming=True)
     feed = tw.from_stream(stream, shards=4).shuffle(buffer_size=50).map(encoder, batched=64)
@@ -44,7 +44,7 @@ def rest(**place):
 
 alone = rest()
 ranks = [rest(topology=tw.Topology(rank=r, world=2)) for r in range(2)]
-print(f"{len(head)} rows, then {len(alone)} on one rank or {[len(r) for r in ranks]} on two")
+print(f"{len(head)} rows, then {len(alone)} on one rank or {[len(r) for r in ranks]} on two, two files each")
 steps = min(map(len, ranks))
 assert steps > 0
 assert all(row in alone for rank in ranks for row in rank)

@@ -80,3 +80,16 @@ def test_a_look_at_batches_of_mapped_samples_runs_in_this_thread_and_leaves_none
     assert len(feed.peek(2)) == 2
     assert set(made_in) == {threading.current_thread()}
     assert set(threading.enumerate()) <= before
+
+
+def test_a_stage_is_one_line_whatever_it_was_given():
+    class Rows:
+        def __repr__(self):
+            return "Rows({\n    features: ['id', 'text', 'and', 'many', 'more', 'names', 'of', 'columns']\n})"
+
+        def __iter__(self):
+            return iter([])
+
+    assert (
+        str(tw.from_stream(Rows()).stages[0]) == "from_stream(make=Rows({ features: ['id', 'text', 'and', 'many'...))"
+    )

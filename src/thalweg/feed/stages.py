@@ -41,7 +41,10 @@ def describe(value: Any) -> str:
     text = repr(value)
     if callable(value) and " at 0x" in text:
         return type(value).__qualname__  # without its address, which says nothing and changes
-    return text if len(text) <= 60 else f"{type(value).__name__}({text[:40]}...)"
+    if "\n" in text:
+        text = " ".join(text.split())
+    name = type(value).__name__
+    return text if len(text) <= 60 else f"{name}({text.removeprefix(f'{name}(')[:40]}...)"
 
 
 @dataclass(frozen=True, eq=False)

@@ -114,6 +114,7 @@ def test_dpo_uses_trls_own_collator_and_its_evaluation_counts_pairs(words, tmp_p
     trainer.train_batches.loader.close()
     trainer.train()
     assert len(losses(trainer)) == 2
+    assert not [k for e in trainer.state.log_history for k in e if "seq_len" in k]  # pairs have no length of their own
     assert batch["input_ids"].shape[0] == 4  # two pairs: chosen and rejected
     assert len(batch.info.ids) == 2
     assert trainer.evaluate()["eval_loss"] > 0

@@ -171,11 +171,11 @@ class FeedMixin:
         return self._behind._prepare_dataset(dataset, *args, **kwargs)  # noqa: SLF001
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> Any:
-        """Log; beside the loss of training the tokens of the last step on a rank: their mean, least and most."""
+        """Log; beside the loss of training the tokens of the last step on a rank (if any): mean, least, most."""
         if self.train_batches is not None and "loss" in logs:
             mine = torch.tensor([float(self.train_batches.step_tokens)], device=self.args.device)
             tokens = self.accelerator.gather(mine)
-            found = {"avg": tokens.mean(), "min": tokens.min(), "max": tokens.max()}
+            found = {"avg": tokens.mean(), "min": tokens.min(), "max": tokens.max()} if tokens.any() else {}
             logs = {**logs, **{f"perf/global_seq_len_{k}": float(v) for k, v in found.items()}}
         return self._behind.log(logs, *args, **kwargs)
 
