@@ -18,7 +18,8 @@ from thalweg.encode.media.batches import MediaCollator
 from thalweg.encode.media.families import Media
 from thalweg.encode.tokens import load_tokenizer, qwen_tokenizer
 
-(lines,) = pathlib.Path(sys.argv[1]).rglob("transcription")
+folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else sys.exit(__doc__))
+lines = next(folder.rglob("transcription"), None) or sys.exit(f"no file `transcription` below {folder}")
 clips = [
     {"id": name, "prompt": "<audio>Write it down.", "response": text, "audios": [str(lines.with_name(f"{name}.wav"))]}
     for text, name in re.findall(r"<s> (.*) </s> \((.*)\)", lines.read_text(encoding="utf-8"))

@@ -18,7 +18,9 @@ from thalweg.encode import ChatEncoder
 from thalweg.encode.media.families import Media
 from thalweg.encode.tokens import load_tokenizer, qwen_tokenizer
 
-pictures = sorted(p for p in pathlib.Path(sys.argv[1]).rglob("*.png") if p.with_suffix(".txt").exists())[:16]
+folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else sys.exit(__doc__))
+pictures = sorted(p for p in folder.rglob("*.png") if p.with_suffix(".txt").exists())[:16]
+assert pictures, f"no .png with a .txt beside it below {folder}"
 captions = [p.with_suffix(".txt").read_text(encoding="utf-8").splitlines()[0] for p in pictures]
 shown = [
     {"id": p.name, "prompt": "<image>What is this?", "response": text, "images": [str(p)]}

@@ -161,6 +161,20 @@ def test_a_progress_line_says_how_far_a_long_pass_is(monkeypatch, capsys):
     assert "from before" not in lines[0]
 
 
+def test_the_time_left_of_a_short_pass_is_that_of_its_samples(monkeypatch, capsys):
+    """Less than a piece: the rest of the samples is left, not the rest of a piece."""
+    now = [0.0]
+    monkeypatch.setattr(once, "PIECE", 16_384)
+    monkeypatch.setattr(once, "QUIET", 0.0)
+    monkeypatch.setattr(once, "CALL", 10)
+    monkeypatch.setattr(once.time, "monotonic", lambda: now[0])
+    feed = tw.from_dataset([{"value": n} for n in range(40)], fingerprint="forty")
+    with once.in_this_thread(True):
+        feed.map(lambda s: now.__setitem__(0, now[0] + 1) or encode(s), remove_columns=["value"]).cache().num_rows  # noqa: B018
+    lines = [line for line in capsys.readouterr().err.splitlines() if "pieces" in line]
+    assert "0 of 1 pieces, 25% of the next, 30 s left" in lines[0]
+
+
 def test_a_pass_that_goes_on_counts_the_pieces_of_before_from_its_first_line_on(monkeypatch, capsys):
     calls = []
 

@@ -70,20 +70,20 @@ def pieces(n: int) -> list[tuple[int, int]]:
     return [(a, min(a + PIECE, n)) for a in range(0, max(n, 1), PIECE)]
 
 
-def shared(folder: Path, count: int, make: Callable[[int, Path], None], done: Callable[[], bool], words: str) -> None:
-    """Make all pieces, each in one process of the node, those that others work on last.
+def shared(folder: Path, n: int, make: Callable[[int, Path], None], done: Callable[[], bool], words: str) -> None:
+    """Make all pieces of n samples, each in one process of the node, those that others work on last.
 
     Args:
         folder: where they are kept until the whole is there.
-        count: of pieces.
+        n: samples in all.
         make: writes piece k, and at last the file that is given.
         done: the whole is there already.
         words: what the pass is, for progress.
     """
     cache = NodeCache(folder, 1 << 62)
-    token = _said.set(_Progress(words, count, folder))
+    token = _said.set(_Progress(words, n, folder))
     try:
-        _made(cache, count, make, done)
+        _made(cache, len(pieces(n)), make, done)
     finally:
         _said.reset(token)
 
@@ -106,12 +106,12 @@ class _Progress:
 
     Args:
         words: what the pass is.
-        count: of pieces.
+        n: samples in all.
         folder: where they are kept.
     """
 
-    def __init__(self, words: str, count: int, folder: Path) -> None:
-        self.words, self.count, self.folder = words, count, folder
+    def __init__(self, words: str, n: int, folder: Path) -> None:
+        self.words, self.n, self.folder = words, n, folder
         self.start = self.said = time.monotonic()
         self.kept, self.samples = self._there(), 0
 
@@ -125,11 +125,11 @@ class _Progress:
         if now - self.said <= QUIET:
             return
         self.said, there = now, self._there()
-        begun = self.samples % PIECE / PIECE
-        made = max(there - self.kept + begun, self.samples / PIECE)  # by all processes, since this one began
-        left = (now - self.start) / made * max(self.count - there - begun, 0)
+        begun = self.samples % PIECE
+        made = max((there - self.kept) * PIECE + begun, self.samples)  # by all processes, since this one began
+        left = (now - self.start) / made * max(self.n - there * PIECE - begun, 0)
         kept = f" ({self.kept:,} from before)" if self.kept else ""
-        told = f"{there:,} of {self.count:,} pieces{kept}, {begun:.0%} of the next"
+        told = f"{there:,} of {len(pieces(self.n)):,} pieces{kept}, {begun / min(PIECE, self.n):.0%} of the next"
         sys.stderr.write(f"{self.words}: {told}, {left:,.0f} s left\n")
 
 
@@ -155,7 +155,7 @@ def whole_array(
             np.save(file, make(*parts[k]))
 
     try:
-        shared(folder, len(parts), write, path.exists, words)
+        shared(folder, n, write, path.exists, words)
         found: NDArray[Any] = keep(
             path, lambda: np.concatenate([np.load(folder / f"{k:06d}") for k in range(len(parts))])
         )

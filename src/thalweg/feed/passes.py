@@ -170,9 +170,8 @@ def _write(leaf: Leaf, folder: Path) -> None:
         mark.touch()
 
     claims = folder.with_name(f".{folder.name}.pieces")
-    shared(
-        claims, len(parts), write, lambda: bool(place.generations(folder)), "cache of " + " ".join(map(str, leaf.maps))
-    )
+    told = "cache of " + " ".join(map(str, leaf.maps))
+    shared(claims, len(leaf.source), write, lambda: bool(place.generations(folder)), told)
     records.merge_parts(str(folder))
     shutil.rmtree(claims, ignore_errors=True)
 
