@@ -96,6 +96,11 @@ def test_a_step_of_a_rank_is_what_the_loader_gives_there(records):
         assert report.samples[0].count("loss") == wanted.info.num_label_tokens
 
 
+def test_rows_of_several_batches_say_which(records):
+    report = inspect(tw.from_records(records).batch(2, pad_id=0), n=3, tokenizer=Letters())
+    assert [s.title.split(":")[0] for s in report.samples] == ["batch 0, row 0", "batch 0, row 1", "batch 1, row 0"]
+
+
 def test_a_look_at_a_loader_consumes_nothing(records):
     feed = tw.from_records(records).pack(64).batch(1, pad_id=0)
     loader, fresh = (tw.Loader(feed, workers=0, return_tensors="np") for _ in range(2))

@@ -214,3 +214,35 @@ def test_what_the_system_refuses_is_a_sentence(records):
     assert result.stderr.startswith("error TW200"), result.stderr
     assert "  where  /proc/nowhere" in result.stderr
     assert "  try    " in result.stderr
+
+
+@pytest.mark.parametrize(("command", "more"), [("simulate", []), ("why", ["--step", "0"])])
+def test_data_alone_or_nothing_in_the_place_of_a_feed_is_named_for_what_it_is(tmp_path, records, command, more):
+    assert "data alone has no order to ask" in invoke(command, records, *more).stderr
+    assert "nothing is there" in invoke(command, tmp_path / "nowhere", *more).stderr
+
+
+def test_a_name_that_is_missing_is_answered_with_names_of_the_file_itself(tmp_path):
+    file = tmp_path / "data.py"
+    file.write_text("import os\nfrom json import loads\nfrom pathlib import Path\nfeed = [1]\ndef made(): ...\n")
+    assert "  try    one of 'feed', 'made'\n" in invoke("inspect", f"{file}:").stderr
+
+
+def test_a_directory_is_no_pipeline(tmp_path):
+    assert "a directory is no pipeline" in invoke("run", tmp_path).stderr
+
+
+def test_a_directory_of_runs_stands_for_them_all_and_logs_ask_for_one(tmp_path):
+    (tmp_path / "raw.jsonl").write_text('{"text": "one"}\n')
+    for name in ("a", "b"):
+        file = tmp_path / f"{name}.py"
+        places = {"out": str(tmp_path / "out" / name), "logs": str(tmp_path / "logs" / name)}
+        file.write_text(PIPELINE.format(source=str(tmp_path / "raw.jsonl"), **places))
+        assert invoke("run", file, "--quiet").exit_code == 0
+    logs = tmp_path / "logs"
+    told = json.loads(invoke("stats", logs, "--json").stdout)
+    assert [stats["steps"][0]["tally"]["made"] for stats in told.values()] == [1, 1]
+    assert list(told) == [str(logs / "a"), str(logs / "b")]
+    assert f"thalweg logs {logs / 'a'}" in invoke("logs", logs).stderr
+    followed = json.loads(invoke("status", logs, "--follow", "--json").stdout)
+    assert [run["complete"] for run in followed] == [1, 1]

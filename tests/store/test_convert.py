@@ -293,6 +293,14 @@ def test_a_piece_that_is_done_is_not_done_again(tmp_path):
     assert (done.rows, done.skipped) == (15, 1)
 
 
+@pytest.mark.parametrize("name", ["mine.jsonl", "mine.parquet", "mine.tar", "mine.mds"])
+def test_a_file_that_exists_is_never_overwritten(tmp_path, records, name):
+    (tmp_path / name).write_bytes(b"mine")
+    with pytest.raises(RecordsError, match="the path is in use"):
+        convert(str(records), str(tmp_path / name))
+    assert (tmp_path / name).read_bytes() == b"mine"
+
+
 def test_the_last_line_needs_no_line_end(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(b'\xef\xbb\xbf{"a":1}\r\n\n{"a":2}')
     assert read(tmp_path / "a.jsonl", "jsonl") == [{"a": 1}, {"a": 2}]

@@ -148,8 +148,8 @@ def _of_feed(
     else:
         facts |= {"step": step, "rank": f"{topology.dp_rank} of {topology.dp_size}"}
         items = _step(feed, step, topology, options)
-    for item in items:
-        report.samples += _item_views(item, decode)
+    for number, item in enumerate(items):
+        report.samples += _item_views(item, decode, f"batch {number}, " if len(items) > 1 else "")
         report.findings += out_of_place(str(item.get("id", "sample")), item) if isinstance(item, Mapping) else []
     del report.samples[n:]
     _first_look(report, items[:1])
@@ -213,8 +213,8 @@ def _of_loader(title: str, loader: Any, n: int, tokenizer: Any) -> Report:
     return _told(report, decode)
 
 
-def _item_views(item: Any, decode: Decode) -> list[View]:
-    """Show a batch row by row, or one sample."""
+def _item_views(item: Any, decode: Decode, batch: str = "") -> list[View]:
+    """Show a batch row by row, or one sample; `batch` says which of several."""
     if not isinstance(item, Mapping):
         raise ConfigError(f"this cannot be shown: {type(item).__name__}", where="inspect", fix='use collate="hf"')
     values = cast("Mapping[str, Any]", item)
@@ -223,7 +223,7 @@ def _item_views(item: Any, decode: Decode) -> list[View]:
         return [_sample_view(str(values.get("id", "sample")), dict(values), decode)]
     info = getattr(item, "info", None)
     ids: Sequence[Sequence[str]] = info.ids if info is not None else []
-    return [_row_view(values, r, ids[r] if r < len(ids) else [], decode) for r in range(len(tokens))]
+    return [_row_view(values, r, ids[r] if r < len(ids) else [], decode, f"{batch}row {r}") for r in range(len(tokens))]
 
 
 def _sample_view(title: str, sample: dict[str, Any], decode: Decode) -> View:
@@ -233,7 +233,7 @@ def _sample_view(title: str, sample: dict[str, Any], decode: Decode) -> View:
     return View(title, (), text)
 
 
-def _row_view(batch: Mapping[str, Any], row: int, ids: Sequence[str], decode: Decode) -> View:
+def _row_view(batch: Mapping[str, Any], row: int, ids: Sequence[str], decode: Decode, title: str) -> View:
     tokens = np.asarray(batch[INPUT_IDS][row])
     labels = np.asarray(batch["labels"][row]) if "labels" in batch else np.full(len(tokens), IGNORE_INDEX)
     packed = batch.get("attention_mask") is None
@@ -243,7 +243,7 @@ def _row_view(batch: Mapping[str, Any], row: int, ids: Sequence[str], decode: De
     if real is None and positions is not None:
         real = real_tokens(tokens, labels, positions)
     shown = ", ".join(ids[:4]) + (f" and {len(ids) - 4} more" if len(ids) > 4 else "")
-    return view_row(f"row {row}: {shown}", tokens, labels=labels, positions=positions, real=real, decode=decode)
+    return view_row(f"{title}: {shown}", tokens, labels=labels, positions=positions, real=real, decode=decode)
 
 
 def _decoder(tokenizer: Any, lineage: Mapping[str, Any], feed: Any = None) -> Decode:

@@ -9,11 +9,11 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
-from inspect import isfunction
+from inspect import isclass, isfunction, ismodule
 from pathlib import Path
 from typing import Any
 
-from thalweg.core.errors import ConfigError, InputError, nearest
+from thalweg.core.errors import ConfigError, InputError, ThalwegError, nearest
 from thalweg.core.topology import Topology
 
 SETTINGS = (".yaml", ".yml", ".json")
@@ -51,17 +51,32 @@ def load_target(target: str, words: Sequence[str] = ()) -> Any:
     refuse_words(target, words)
     parted = split_target(target)
     if parted is None:
-        fix = f"say {target}:feed, with the name of a feed or loader in that file"
-        raise ConfigError("a Python file alone names nothing to look at", where=target, fix=fix)
+        raise _unnamed(target)
     file, name = parted
     if not file.is_file():
         raise InputError("no such file", where=str(file), fix="give the path of a Python file, then :name")
     module = _import(file)
     if not hasattr(module, name):
-        public = [n for n in vars(module) if not n.startswith("_")]
+        public = [n for n, v in vars(module).items() if not n.startswith("_") and _is_own(v, module)]
         raise ConfigError(f"no name {name!r} in the file", where=str(file), fix=nearest(name, public))
     value = getattr(module, name)
     return value() if isfunction(value) else value
+
+
+def _unnamed(target: str) -> ThalwegError:
+    """Say what is missing in a target that is no `file.py:name`."""
+    if target.endswith(".py"):
+        fix = f"say {target}:feed, with the name of a feed or loader in that file"
+        return ConfigError("a Python file alone names nothing to look at", where=target, fix=fix)
+    if "://" not in target and not Path(target).exists():
+        return InputError("nothing is there", where=target, fix="check the path; a feed in a file is file.py:name")
+    fix = f"in a Python file: feed = tw.from_records({target!r}).shuffle().batch(8); then say file.py:feed"
+    return ConfigError("data alone has no order to ask: a feed says it", where=target, fix=fix)
+
+
+def _is_own(value: Any, module: Any) -> bool:
+    """Say whether a name of a file can be meant: a value or function of its own, not what it imports."""
+    return not (ismodule(value) or isclass(value) or (isfunction(value) and value.__module__ != module.__name__))
 
 
 def refuse_words(target: str, words: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""`thalweg convert SRC DST`: between record sets and other formats.
+"""`thalweg convert SOURCE TARGET`: between record sets and other formats.
 
 Decides what is shown. What is done is in `store.formats.convert`.
 """
@@ -16,15 +16,15 @@ _NAMES = "records, jsonl, parquet, datasets, webdataset, megatron, mds, mindreco
 @click.command()
 @click.argument("source")
 @click.argument("target")
-@click.option("--from", "source_format", help=f"Format of SRC where its name does not say it: {_NAMES}.")
-@click.option("--to", "target_format", help="Format of DST; default: by its name, else records.")
+@click.option("--from", "source_format", help=f"Format of SOURCE where its name does not say it: {_NAMES}.")
+@click.option("--to", "target_format", help="Format of TARGET; default: by its name, else records.")
 @click.option("--workers", default=0, show_default="usable CPUs", help="Processes.")
 @click.option(
     "--on-error",
     default="raise",
     show_default=True,
     type=click.Choice(["raise", "quarantine"]),
-    help="A row that does not fit.",
+    help="A row that TARGET cannot hold; a line that cannot be read always ends it.",
 )
 @json_option
 def command(  # noqa: PLR0917
@@ -36,10 +36,10 @@ def command(  # noqa: PLR0917
     on_error: str,
     as_json: bool,
 ) -> None:
-    """Convert SRC to DST: in parallel, in order, and from where it stopped when it is run again.
+    """Convert SOURCE to TARGET: in parallel, in order, and from where it stopped when it is run again.
 
-    DST is whole or not there: a part that is being written has another name. Rows and tokens of both sides are equal,
-    or it fails.
+    TARGET is whole or not there: a part that is being written has another name, and a file that exists is never
+    overwritten. Rows and tokens of both sides are equal, or it fails.
     """
     from thalweg.store.formats.convert import convert  # noqa: PLC0415
     from thalweg.work.cpus import usable_cpus  # noqa: PLC0415

@@ -7,6 +7,7 @@ import click
 
 from thalweg.cli.output import json_option, print_json
 from thalweg.core.errors import InputError
+from thalweg.run.show import counted
 
 
 @click.command()
@@ -18,8 +19,11 @@ from thalweg.core.errors import InputError
 def command(logging_dir: str, failed: bool, ranks: tuple[int, ...], lines: int, as_json: bool) -> None:
     """Show the logs of the run in LOGGING_DIR."""
     from thalweg.run.logging_dir import logging_dir_at  # noqa: PLC0415
-    from thalweg.run.watch import look  # noqa: PLC0415
+    from thalweg.run.watch import look, runs_below  # noqa: PLC0415
 
+    if below := runs_below(logging_dir):
+        fix = f"ask for one: thalweg logs {below[0]}"
+        raise InputError(f"{counted(len(below), 'run')} below here", where=logging_dir, fix=fix)
     home = logging_dir_at(logging_dir)
     state = look(home)
     chosen = list(ranks) or (state.failed if failed else list(range(state.tasks)))

@@ -19,12 +19,16 @@ if TYPE_CHECKING:
 @click.argument("logging_dirs", nargs=-1, required=True, metavar="LOGGING_DIR...")
 @json_option
 def command(logging_dirs: tuple[str, ...], as_json: bool) -> None:
-    """Merge and show the statistics of the runs in LOGGING_DIRS; exit status 1 when books do not balance."""
+    """Merge and show the statistics of the runs in LOGGING_DIR...; a directory with runs below it stands for all.
+
+    Exit status 1 when books do not balance.
+    """
     from thalweg.run.executor import merge_stats  # noqa: PLC0415
     from thalweg.run.logging_dir import logging_dir_at  # noqa: PLC0415
+    from thalweg.run.watch import runs_below  # noqa: PLC0415
 
     found: dict[str, PipelineStats] = {}
-    for path in logging_dirs:
+    for path in [run for given in logging_dirs for run in runs_below(given) or [given]]:
         home = logging_dir_at(path)
         if home.newest() is None and not home.marked():
             raise InputError("there are no statistics here", where=path, fix="give the logging_dir of an executor")

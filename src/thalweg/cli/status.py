@@ -18,22 +18,23 @@ from thalweg.run.show import counted, show_bytes, show_seconds
 @click.option("--every", default=2.0, show_default=True, help="Seconds between looks.")
 @json_option
 def command(logging_dirs: tuple[str, ...], follow: bool, every: float, as_json: bool) -> None:
-    """Show how far the runs in LOGGING_DIRS are; a directory with runs below it stands for all of them."""
+    """Show how far the runs in LOGGING_DIR... are; a directory with runs below it stands for all of them."""
     from thalweg.run.watch import look, runs_below  # noqa: PLC0415
 
     first: dict[str, tuple[float, int]] = {}
     while True:
         states = [look(run) for path in logging_dirs for run in runs_below(path) or [path]]
         now = time.monotonic()
-        if as_json:
+        ended = all(s.complete + len(s.failed) == s.tasks and not s.running for s in states)
+        if as_json and (ended or not follow):  # one document, however often it was looked
             print_json([s.to_dict() for s in states])
-        else:
+        elif not as_json:
             for state in states:
                 began, size = first.setdefault(state.path, (now, state.bytes))
                 click.echo(_line(state, now - began, state.bytes - size))
         if not follow:
             return
-        if all(s.complete + len(s.failed) == s.tasks and not s.running for s in states):
+        if ended:
             if any(s.failed for s in states):
                 raise click.exceptions.Exit(1)
             return

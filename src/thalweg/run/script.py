@@ -51,6 +51,10 @@ def run_target(target: str) -> list[tuple[PipelineExecutor, PipelineStats]]:
     path, _, name = target.partition(":") if ".py:" in target else (target, "", "")
     if Path(path).is_file() and Path(path).suffix not in {".py", ".yaml", ".yml"}:
         raise InputError("this is no Python file, nor YAML", where=path, fix="give FILE.py, FILE.py:name or FILE.yaml")
+    if Path(path).is_dir():
+        raise InputError(
+            "a directory is no pipeline", where=path, fix="give a Python file with a pipeline, or file.py:name"
+        )
     if not Path(path).is_file():
         raise InputError("there is no such file", where=path, fix="give a Python file with a pipeline, or file.py:name")
     if path.endswith((".yaml", ".yml")):

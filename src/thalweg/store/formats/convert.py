@@ -94,8 +94,8 @@ def convert(  # noqa: PLR0917
         raise ConfigError(f"on_error={on_error!r}", fix='say "raise" or "quarantine"')
     source_format = source_format or formats.detect(source)
     target_format = target_format or formats.by_name(Path(target).name) or "records"
-    if target_format != "records" and Path(target).exists() and formats.get(target_format).ONE_FILE:
-        raise RecordsError("the path is in use", where=target, fix="choose another path")
+    if target_format != "records" and Path(target).exists() and _one_file(target, target_format):
+        raise RecordsError("the path is in use", where=target, fix="choose another path, or remove what is there")
     jobs = list(_jobs(source, target, source_format, target_format, on_error))
     return _run(jobs, target, target_format, workers, progress)
 
@@ -105,7 +105,7 @@ def _jobs(source: str, target: str, source_format: str, target_format: str, on_e
     units = module.units(source)
     if not units:
         raise InputError("the source has no rows", where=source)
-    one = target_format != "records" and (to.ONE_FILE or Path(target).suffix in to.SUFFIXES)
+    one = target_format != "records" and _one_file(target, target_format)
     pieces = 1 if one else min(len(units), MOST_PIECES)
     schema = {} if target_format in ("records", "jsonl", "webdataset", "megatron") else schema_of(source, source_format)
     inputs = {u.path: _size(u.path) for u in units}
@@ -120,6 +120,12 @@ def _jobs(source: str, target: str, source_format: str, target_format: str, on_e
             path = str(Path(target) / f"part-{k:05d}{to.SUFFIXES[0]}")
         bad = f"{target}.quarantine/part-{k:05d}.jsonl" if on_error == "quarantine" else None
         yield Job(source_format, tuple(units[a:b]), target_format, path, k, pieces, schema, bad, inputs)
+
+
+def _one_file(target: str, target_format: str) -> bool:
+    """Say whether a target is one file, not a folder of them."""
+    to = formats.get(target_format)
+    return to.ONE_FILE or Path(target).suffix in to.SUFFIXES
 
 
 def _size(path: str) -> int:
