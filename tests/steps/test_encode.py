@@ -58,6 +58,19 @@ def test_offline_conversations_are_the_online_samples(qwen):
     assert step.stats.tally.dropped == {"no trained token": 1, "unknown layout": 1}
 
 
+# B26
+def test_what_a_limit_takes_is_in_the_stats(qwen):
+    long = [*CHAT, {"role": "user", "content": "and?"}, {"role": "assistant", "content": "yes " * 40}]
+    whole = len(ChatEncoder(qwen)({"messages": long})["input_ids"])
+    step = EncodeChat(qwen, max_length=whole - 30)
+    documents = [Document("", str(i), metadata={"messages": m}) for i, m in enumerate((CHAT, long, long))]
+    assert len(list(step(documents, 0, 1))) == 3
+    assert {k: step.stats[k].total for k in ("exchanges dropped", "answers cut")} == {
+        "exchanges dropped": 2 * sum(m["role"] == "user" for m in CHAT),
+        "answers cut": 2,
+    }
+
+
 def test_nothing_is_read_before_the_result_is_walked(qwen):
     read = []
     documents = (read.append(i) or Document("x", str(i)) for i in range(3))

@@ -129,7 +129,8 @@ class EncodeChat(EncodeStep[ChatEncoder]):
 
     The record is the document's metadata; where that has no conversation, its text read as JSON. Out: `input_ids`
     int32 (n,), `loss_spans` int32 (k, 2), `loss_weights` float32 (k,) where a record gives weights, `id`, `source`,
-    `unit`, `row`. Rows that are conversations need no text: in an executor, the reader before lets them pass.
+    `unit`, `row`. Rows that are conversations need no text: in an executor, the reader before lets them pass. What a
+    length limit takes is in the stats: "exchanges dropped", "answers cut".
 
     Args:
         tokenizer_or_path: as `ChatEncoder`, as are the keywords it takes.
@@ -150,7 +151,11 @@ class EncodeChat(EncodeStep[ChatEncoder]):
     def encode(self, documents: list[Document]) -> "list[Sample | EncodeError]":
         """Encode a batch."""
         out: list[Sample | EncodeError] = []
-        for result in self.encoder.encode_batch([record_of(d) for d in documents]):
+        before = self.encoder.counts.copy()
+        results = self.encoder.encode_batch([record_of(d) for d in documents])
+        for what, many in (self.encoder.counts - before).items():  # what the length limit took
+            self.stat_update(what, value=many)
+        for result in results:
             if isinstance(result, EncodeError):
                 out.append(result)
                 continue
