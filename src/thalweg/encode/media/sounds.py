@@ -74,8 +74,10 @@ def _header(reference: Any, folder: Folder) -> tuple[int, int]:
         except soundfile.LibsndfileError:
             with need("av", why="sounds in containers").open(folder.open(reference)) as container:
                 stream = container.streams.audio[0]
-                packets = [p for p in container.demux(stream) if p.size and p.pts is not None]
-                ticks = max(p.pts + (p.duration or 0) for p in packets) - min(p.pts for p in packets)
+                spans = [
+                    (p.pts, p.pts + (p.duration or 0)) for p in container.demux(stream) if p.size and p.pts is not None
+                ]
+                ticks = max(end for _, end in spans) - min(at for at, _ in spans)
                 rate = int(stream.codec_context.sample_rate)
                 return round(ticks * stream.time_base * rate), rate
         return int(info.frames), int(info.samplerate)

@@ -99,11 +99,12 @@ class Av:
         av = need("av", why="clips")
         with av.open(folder.open(reference)) as container:
             stream = container.streams.video[0]
-            packets = [packet for packet in container.demux(stream) if packet.size]
-            told: Any = stream.average_rate or stream.guessed_rate
-            times = [(p.pts * p.time_base, (p.duration or 0) * p.time_base) for p in packets if p.pts is not None]
-            rate = _rate(float(told) if told else None, [(float(at), float(lasts)) for at, lasts in times])
-            return len(packets), rate, stream.codec_context.width, stream.codec_context.height
+            ticks = [
+                (p.pts, p.duration or 0) for p in container.demux(stream) if p.size
+            ]  # not the packets: they hold all
+            unit, told = float(stream.time_base or 0), float(stream.average_rate or stream.guessed_rate or 0)
+            rate = _rate(told, [(at * unit, lasts * unit) for at, lasts in ticks if at is not None])
+            return len(ticks), rate, stream.codec_context.width, stream.codec_context.height
 
     def frames(self, reference: Any, folder: Folder) -> Iterable[Any]:
         """Decode one by one."""
@@ -113,16 +114,17 @@ class Av:
                 yield frame.to_image()
 
 
-def _rate(told: float | None, times: list[tuple[float, float]]) -> float | None:
+def _rate(told: float, times: list[tuple[float, float]]) -> float | None:
     """Give the frames a second by the packets' times, where a header has no rate or one that they contradict.
 
     Args:
-        told: by the header; WebM says 30 or 1,000 of clips whose rate varies.
+        told: by the header, 0 for none; WebM says 30 or 1,000 of clips whose rate varies.
         times: begin and length of each packet in seconds.
     """
     seconds = max(sum(time) for time in times) - min(at for at, _ in times) if times else 0.0
-    seen = len(times) / seconds if seconds > 0 else told
-    return seen if not told or (seen and abs(seen / told - 1) > 0.05) else told
+    if seconds > 0 and (not told or abs(len(times) / seconds / told - 1) > 0.05):
+        return len(times) / seconds
+    return told or None
 
 
 def shown(reference: Any) -> list[Any] | None:
