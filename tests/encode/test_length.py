@@ -33,6 +33,21 @@ def test_both_sides_of_a_pair_keep_one_prompt_under_every_limit(qwen, long):
     assert cut
 
 
+def test_answers_of_the_prompt_of_a_pair_are_not_trained_wherever_it_stands(qwen, trained):
+    talk = turns("one", "a", "two")
+    sides = {"chosen": [{"role": "assistant", "content": "yes"}], "rejected": [{"role": "assistant", "content": "no"}]}
+    before = ChatEncoder(qwen)({"prompt": talk, **sides})
+    inside = ChatEncoder(qwen)({name: [*talk, *answer] for name, answer in sides.items()})
+    for sample in (before, inside):
+        assert trained(sample) == ["yes<|im_end|>"]
+        other = {"input_ids": sample["rejected_input_ids"], "labels": sample["rejected_labels"]}
+        assert trained(other) == ["no<|im_end|>"]
+    said = [talk[0], {**talk[1], "weight": 1.0}, talk[2]]
+    assert trained(ChatEncoder(qwen)({"prompt": said, **sides})) == ["a<|im_end|>", "yes<|im_end|>"]
+    (equal,) = ChatEncoder(qwen).encode_batch([{"prompt": talk, "chosen": "yes", "rejected": "yes"}])
+    assert equal.reason == "no trained token"
+
+
 def test_the_weight_of_an_answer_not_preferred_stays_with_it(qwen):
     answer = {"role": "assistant", "content": "no", "loss_weight": 0.5}
     sample = ChatEncoder(qwen)({"prompt": "q", "chosen": "yes", "rejected": [answer]})

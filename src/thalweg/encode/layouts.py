@@ -6,7 +6,7 @@ columns and roles may have, and what happens to odd shapes. Each rule is in docs
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from thalweg.core.errors import ConfigError, nearest
@@ -216,6 +216,7 @@ def _alpaca(record: Mapping[str, Any], layout: Layout) -> list[Message]:
 
 
 def _pair(record: Mapping[str, Any], layout: Layout) -> tuple[list[Message], list[Message]]:
+    """Give both sides; what they begin with together is their prompt, whose answers are not trained."""
     chosen, rejected = (_side(layout.get(record, n), "assistant", layout) for n in ("chosen", "rejected"))
     if not chosen or not rejected:
         raise EncodeError("a pair needs both answers", reason="half a pair")
@@ -227,4 +228,8 @@ def _pair(record: Mapping[str, Any], layout: Layout) -> tuple[list[Message], lis
         prompt = _alpaca(record, layout)[:-1]
     else:
         prompt = []
-    return prompt + chosen, prompt + rejected
+    left, right = prompt + chosen, prompt + rejected
+    apart = (i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a is not b and a != b)
+    n = next(apart, min(len(left), len(right)))
+    asked = [replace(m, weight=0.0) if m.role == "assistant" and m.weight is None else m for m in left[:n]]
+    return asked + left[n:], asked + right[n:]
