@@ -113,9 +113,9 @@ def _raw_files(path: str) -> str:
     if len(ends) > 1:
         raise InputError(
             f"the folder holds raw files of several kinds: {', '.join(ends)}", where=path,
-            fix=f"name those of one kind, '{path.rstrip('/')}/*{ends[0]}', or one file",
+            fix=f"name those of one kind, '{Path(path) / f'*{ends[0]}'}', or one file",
         )  # fmt: skip
-    return f"{path.rstrip('/')}/*{ends[0]}" if ends else ""
+    return str(Path(path) / f"*{ends[0]}") if ends else ""
 
 
 def _raw_end(name: str) -> str:

@@ -141,6 +141,8 @@ def test_texts_that_end_in_the_same_token_twice_are_not_padding_where_no_tokeniz
     rows = [np.array([[9 + k, 10, 11, 12 + k % 5, 12 + k % 5]]) for k in range(30)]
     batches = [{"input_ids": ids, "attention_mask": np.ones_like(ids)} for ids in rows]
     assert verdicts(batches)["mask ends at padding"].level == "ok"
+    plain = [{"input_ids": [1, 2, 3, n], "attention_mask": [1] * 4} for n in range(50)]  # one ends in 3, 3
+    assert verdicts(plain)["mask ends at padding"].level == "ok"
     for batch in batches:
         batch["input_ids"][:, -2:] = 0
     assert verdicts(batches)["mask ends at padding"].level == "error"

@@ -16,6 +16,7 @@ from thalweg.check.finding import Finding
 from thalweg.core.sample import IGNORE_INDEX
 
 MOST = 0.9  # share of labels that must stand one beside their token to speak of a shift
+FEW = 0.1  # share of rows that end in a run of one id, up to which it is no padding
 NO_PAD = -1  # rows end in runs of many tokens: such is text
 LEAST = 8  # labels of a sample below which nothing is said of a shift
 
@@ -141,10 +142,10 @@ def mask_ends_at_padding(e: Evidence) -> Finding | None:
 
 
 def _pad_of(rows: Sequence[Row]) -> int:
-    """Guess the padding id where no tokenizer tells it: the one at the end of nearly all rows that end in a run."""
+    """Guess the padding id where no tokenizer tells it: the one that many rows, and nearly all in a run, end in."""
     last = Counter(int(r.ids[-1]) for r in rows if len(r.ids) > 2 and r.ids[-1] == r.ids[-2])
     most = last.most_common(1)
-    return most[0][0] if most and most[0][1] > MOST * last.total() else NO_PAD
+    return most[0][0] if most and most[0][1] > max(MOST * last.total(), FEW * len(rows)) else NO_PAD
 
 
 def _padding(row: Row, pad: int) -> int:
