@@ -170,6 +170,7 @@ def settings(path: str, words: Sequence[str] = ()) -> tuple[dict[str, Feed], Any
         ConfigError: the file describes no feed, or has an unknown word.
     """
     if is_foreign(path):
+        refuse_words(path, words)
         return read_foreign(path)
     return _feeds(import_module("thalweg.bind.config").load_config(path, words), path), None
 

@@ -87,8 +87,8 @@ def refuse_words(target: str, words: Sequence[str]) -> None:
     """
     if words:
         raise ConfigError(
-            f"{words[0]!r} is a word for a file of settings, and {target} is none", where="command line",
-            fix="name a .yaml file, or change the Python file",
+            f"{words[0]!r} is a word for a file of settings of ours, and {target} is none", where="command line",
+            fix="name a .yaml file, or change the file itself",
         )  # fmt: skip
 
 
