@@ -16,7 +16,7 @@ from thalweg.check.climb import Seen, climb
 from thalweg.check.memory import available, resident
 from thalweg.check.tune import Setting, applied, tune, write_settings
 from thalweg.cli import cli
-from thalweg.core.errors import ConfigError
+from thalweg.core.errors import ConfigError, ThalwegError
 
 
 def double(sample):
@@ -195,6 +195,18 @@ def test_the_command_tunes_and_writes(tmp_path):
     assert done.exit_code == 0, done.output
     assert "best: " in done.stdout
     assert set(yaml.safe_load(out.read_text())) == {"map", "loader"}
+
+
+def test_what_fails_inline_is_the_error_of_the_search_and_an_interrupt_ends_it():
+    rows = [{"input_ids": [1, 2], "text": "x"} for _ in range(20)]
+    with pytest.raises(ThalwegError, match="column 'text' can't be collated"):
+        tune(tw.from_dataset(rows).map(dict).batch(2), seconds=1)
+
+    def interrupted(sample):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tune(tw.from_dataset(rows).map(interrupted).batch(2), seconds=1)
 
 
 def test_a_feed_without_a_function_says_so():

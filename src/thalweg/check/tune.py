@@ -120,6 +120,7 @@ def tune(
 
     Raises:
         ConfigError: nothing in it can be tuned.
+        ThalwegError: it does not run, whatever the setting.
     """
     feed, told, title = runnable(x, words)
     maps = [s for s in feed.stages if isinstance(s, st.Map)]
@@ -191,7 +192,10 @@ def applied(feed: Feed, setting: Setting) -> Feed:
 def _measured(
     feed: Feed, told: dict[str, Any], setting: Setting, train: Train, *, steps: int, seconds: float
 ) -> Seen[Setting]:
-    """Run a setting and give its rate; 0 where it fails, as a function that cannot be sent to a process does."""
+    """Run a setting and give its rate; 0 where it fails, as a function that cannot be sent to a process does.
+
+    What fails inline fails everywhere, and is the error of the search. Ctrl-C inside a function ends the search too.
+    """
     words: dict[str, Any] = {**told, "prefetch": setting.prefetch, "workers": setting.workers}
     stamps: list[float] = []
     with Peak(os.getpid()) as peak:
@@ -207,6 +211,10 @@ def _measured(
                 if (took > seconds and len(stamps) > steps) or took > PATIENCE * seconds:
                     break
         except ThalwegError as error:
+            if isinstance(error.__cause__, KeyboardInterrupt):
+                raise error.__cause__ from None
+            if setting == Setting():
+                raise
             warnings.warn(f"{setting}: {error}", UserWarning, stacklevel=2)
             return Seen(setting, 0.0, peak.most)
         finally:
