@@ -90,6 +90,6 @@ def test_a_stage_is_one_line_whatever_it_was_given():
         def __iter__(self):
             return iter([])
 
-    assert (
-        str(tw.from_stream(Rows()).stages[0]) == "from_stream(make=Rows({ features: ['id', 'text', 'and', 'many'...))"
-    )
+    shown = [str(tw.from_stream(given).stages[0]) for given in (Rows(), iter([]))]
+    assert shown[0] == "from_stream(make=Rows({ features: ['id', 'text', 'and', 'many'...))"
+    assert shown[1] == "from_stream(make=list_iterator)"  # no address

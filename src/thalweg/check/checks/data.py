@@ -128,7 +128,7 @@ def ids_in_the_table(e: Evidence) -> Finding | None:
     count, of, first = among(len(s.ids) and s.ids.min() < 0 for s in some)
     if count and rows is None:
         worst = min(int(s.ids.min()) for s in some if len(s.ids))
-        fix = "look how the ids were made; -100 belongs into labels, padding has an id of its own"
+        fix = "look how the ids were made: -100 belongs into labels, padding has an own id; of records: thalweg verify"
         return Finding("error", f"token id {worst:,} is no token", count, of, some[first].name, fix)
     if rows is None:
         return None
@@ -137,7 +137,7 @@ def ids_in_the_table(e: Evidence) -> Finding | None:
     count, of, first = among(len(s.ids) and (s.ids.max() >= rows or s.ids.min() < 0) for s in some)
     if count:
         what = f"token ids from {low:,} to {high:,} do not fit to an embedding table of {rows:,} rows"
-        fix = "take the tokenizer that the model was trained with, or enlarge the table"
+        fix = "take the tokenizer that the model was trained with, or enlarge the table; of records: thalweg verify"
         return Finding("error", what, count, of, some[first].name, fix)
     if e.words is not None and e.embedding is not None and e.words.size > e.embedding:
         what = f"the tokenizer can give {e.words.size:,} ids, and the embedding table has {e.embedding:,} rows"
