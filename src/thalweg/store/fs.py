@@ -94,7 +94,12 @@ def write_whole(path: Path, data: bytes, *, exclusive: bool = False, sync: bool 
                         raise
                     continue
             if sync:
-                sync_folder(path.parent)
+                try:
+                    sync_folder(path.parent)
+                except OSError:
+                    if exclusive:  # the caller takes it for not there, and removes what it names
+                        path.unlink(missing_ok=True)
+                    raise
             return True
         finally:
             temporary.unlink(missing_ok=True)

@@ -288,6 +288,23 @@ def test_a_disk_that_is_full_at_the_very_end_is_an_error_too(tmp_path, monkeypat
     assert {p.name for p in (tmp_path / "set").iterdir()} == before
 
 
+def test_a_generation_whose_name_cannot_be_made_durable_does_not_appear(tmp_path, monkeypatch):
+    write(tmp_path / "set", token_rows(50))
+    before = {p.name for p in (tmp_path / "set").iterdir()}
+    true = fs.sync_folder
+
+    def broken(folder):
+        if (folder / "manifest.1").exists():
+            raise OSError(errno.EIO, "Input/output error")
+        true(folder)
+
+    monkeypatch.setattr(fs, "sync_folder", broken)
+    with pytest.raises(RecordsError, match="Input/output"), tw.create_records(tmp_path / "set", append=True) as writer:
+        writer.write(token_rows(1)[0])
+    assert equal(list(tw.open_records(tmp_path / "set")), list(token_rows(50)))
+    assert {p.name for p in (tmp_path / "set").iterdir()} == before
+
+
 def test_an_unknown_level_or_generation_is_refused(tmp_path):
     rec = write(tmp_path / "set", token_rows(2))
     with pytest.raises(ValueError, match="quick"):
