@@ -15,7 +15,7 @@ from thalweg.encode.media.references import Folder
 from thalweg.encode.media.videos import Sampling
 from thalweg.encode.text import TextEncoder
 
-Encoder: TypeAlias = Callable[[Mapping[str, Any]], dict[str, Any]]
+Encoder: TypeAlias = Callable[[Mapping[str, Any]], dict[str, Any] | None]  # None: nothing is left of the record
 Make: TypeAlias = Callable[[DatasetConfig], Encoder]
 
 # dataset_type -> what its model must have to see its media; None: text for pretraining
