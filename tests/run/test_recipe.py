@@ -1,6 +1,8 @@
 """Pipelines in YAML: the same run as in Python, and unknown words answered with the nearest right one."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -53,6 +55,24 @@ def test_a_file_runs_is_explained_and_is_watched_by_the_commands(recipe, tmp_pat
     logs = json.loads(CliRunner().invoke(cli, ["logs", str(tmp_path / "log"), "--rank", "1", "--json"]).stdout)
     assert "rank 1 is complete" in logs["1"]
     assert CliRunner().invoke(cli, ["logs", str(tmp_path / "log"), "--failed"]).stdout == "no rank has failed\n"
+
+
+@pytest.mark.parametrize("target", ["recipe.yaml", "pipeline.py", "pipeline.py:executor"])
+def test_a_module_beside_the_file_is_there_in_worker_processes_too(tmp_path, corpus, target):
+    (tmp_path / "rules_beside.py").write_text("def even(doc):\n    return doc.metadata['n'] % 2 == 0\n")
+    text = GOOD.replace("my_rules", "rules_beside").replace("workers: 1", "workers: 2")
+    (tmp_path / "recipe.yaml").write_text(text.replace("IN", str(corpus)).replace("OUT", str(tmp_path)))
+    (tmp_path / "pipeline.py").write_text(
+        "from rules_beside import even\n"
+        "from thalweg.run import LocalPipelineExecutor\n"
+        "from thalweg.steps import JsonlReader, JsonlWriter, LambdaFilter\n"
+        f"steps = [JsonlReader({str(corpus)!r}), LambdaFilter(even), JsonlWriter({str(tmp_path / 'kept')!r})]\n"
+        f"executor = LocalPipelineExecutor(steps, tasks=2, workers=2, logging_dir={str(tmp_path / 'log')!r})\n"
+    )
+    command = [sys.executable, "-m", "thalweg.cli", "run", str(tmp_path / target), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["runs"][0]["stats"]["steps"][1]["tally"]["dropped"] == {"filtered": 200}
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,21 @@ Decides how a name becomes a step. Knows no step.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from thalweg import run, steps
 from thalweg.core.errors import ConfigError
 from thalweg.run.executor import PipelineExecutor
-from thalweg.store.settings import find_code, is_code, one_name, parameters_of, read_settings, refuse_unknown
+from thalweg.store.settings import (
+    find_code,
+    import_beside,
+    is_code,
+    one_name,
+    parameters_of,
+    read_settings,
+    refuse_unknown,
+)
 
 _TOP = ("pipeline", "executor")
 _STEP = "- JsonlReader: {data_folder: raw}"
@@ -37,13 +43,9 @@ def load_recipe(path: str) -> PipelineExecutor:
     for key in _TOP:
         if key not in data:
             raise ConfigError(f"{key!r} is missing", where=path, fix=f"say {key}: ...")
-    folder = str(Path(path).resolve().parent)
-    sys.path.insert(0, folder)
-    try:
-        pipeline = [_build(entry, steps, f"{path}, step {k}") for k, entry in enumerate(data["pipeline"])]
-        executor = _build(data["executor"], run, f"{path}, executor", pipeline=pipeline)
-    finally:
-        sys.path.remove(folder)
+    import_beside(path)
+    pipeline = [_build(entry, steps, f"{path}, step {k}") for k, entry in enumerate(data["pipeline"])]
+    executor = _build(data["executor"], run, f"{path}, executor", pipeline=pipeline)
     if not isinstance(executor, PipelineExecutor):
         raise ConfigError("the executor is none", where=path, fix="say LocalPipelineExecutor or another executor")
     return executor

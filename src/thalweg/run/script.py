@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from thalweg.core.errors import ConfigError, InputError, nearest
 from thalweg.core.stats import PipelineStats
 from thalweg.run.executor import LAUNCH, PipelineExecutor, merge_stats
+from thalweg.store.settings import import_beside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -57,6 +58,22 @@ def run_target(target: str) -> list[tuple[PipelineExecutor, PipelineStats]]:
         )
     if not Path(path).is_file():
         raise InputError("there is no such file", where=path, fix="give a Python file with a pipeline, or file.py:name")
+    with _modules_beside(path):
+        return _run(path, name)
+
+
+@contextmanager
+def _modules_beside(path: str) -> Generator[None]:
+    """Let a file import what lies beside it while it is loaded and run: workers that start meanwhile do so too."""
+    before = sys.path[:]
+    import_beside(path)
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
+def _run(path: str, name: str) -> list[tuple[PipelineExecutor, PipelineStats]]:
     if path.endswith((".yaml", ".yml")):
         from thalweg.run.recipe import load_recipe  # noqa: PLC0415  (only where a file asks for it)
 
@@ -65,7 +82,7 @@ def run_target(target: str) -> list[tuple[PipelineExecutor, PipelineStats]]:
     if name:
         found = load(path, name)
         return [(found, found.run())]
-    values = _values(path, "__main__")
+    values = runpy.run_path(path, run_name="__main__")
     for executor in _unrun(values):
         executor.run()
     if not LAUNCH.executors:
@@ -86,21 +103,12 @@ def load(path: str, name: str) -> PipelineExecutor:
     Raises:
         ConfigError: there is none of that name.
     """
-    values = _values(path, "thalweg_pipeline")
+    values = runpy.run_path(path, run_name="thalweg_pipeline")
     found = values.get(name)
     if not isinstance(found, PipelineExecutor):
         known = [k for k, v in values.items() if isinstance(v, PipelineExecutor)]
         raise ConfigError(f"{name!r} is no executor", where=path, fix=nearest(name, known) if known else None)
     return found
-
-
-def _values(path: str, run_name: str) -> dict[str, Any]:
-    folder = str(Path(path).resolve().parent)
-    sys.path.insert(0, folder)
-    try:
-        return runpy.run_path(path, run_name=run_name)
-    finally:
-        sys.path.remove(folder)
 
 
 def _unrun(values: dict[str, Any]) -> list[PipelineExecutor]:
