@@ -121,6 +121,20 @@ def test_every_format_works_in_every_mode(place, made, qwen, kind, packing, cls)
         assert "attention_mask" not in batch
 
 
+# C1
+@pytest.mark.parametrize("packing", [False, True])
+@pytest.mark.parametrize("cls", [MultiModalDataset, MultiModalIterableDataset])
+def test_a_record_without_text_is_left_out(tmp_path, made, qwen, cls, packing):
+    path = tmp_path / "data.jsonl"
+    path.write_text("".join(json.dumps({"text": t}) + "\n" for t in ("", "one page", "", "another page")))
+    told = config(str(path), "jsonl", made, packing=packing, extra_kwargs={"max_bad": 2})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        dataset = built(cls, told)
+        items = list(dataset) if cls is MultiModalIterableDataset else [dataset[i] for i in range(len(dataset))]
+    assert Counter(texts(qwen, items)) == {"one page": 1, "another page": 1}
+
+
 # C14
 @pytest.mark.parametrize("kind", ["hf_dataset", "arrow"])
 def test_tables_are_mapped_and_not_loaded(place, made, kind):

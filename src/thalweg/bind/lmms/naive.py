@@ -132,17 +132,18 @@ class MultiModalDataset(Dataset[Any]):  # type: ignore[misc]
     def _length(self, index: int) -> int:
         rows, encoder = self._built()
         try:
-            return len(encoder(rows[index])["input_ids"])
+            made = encoder(rows[index])
         except EncodeError:
             return -1
+        return -1 if made is None else len(made["input_ids"])
 
     def _reason(self, index: int) -> str:
         rows, encoder = self._built()
         try:
-            encoder(rows[index])
+            made = encoder(rows[index])
         except EncodeError as error:
             return str(error)
-        return "its record changed"
+        return "there is no text in it" if made is None else "its record changed"
 
     def _built(self) -> tuple[Rows, Any]:
         if self._rows is None:
