@@ -121,6 +121,20 @@ def seen(qwen, tmp_path):
     return media, ChatEncoder(qwen, processor=media)
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_doctor_looks_at_batches_with_pictures_and_tells_them_apart(seen, tmp_path, packed):
+    _, encoder = seen
+    rows = [json.loads(line) for line in (tmp_path / "mllm.jsonl").read_text().splitlines()][:6]
+    for row in rows:  # one question and one answer about six pictures of one size
+        row["messages"][1]["content"] = "red"
+        (tmp_path / row["images"][0]).write_bytes((tmp_path / "0.png").read_bytes())
+    (tmp_path / "same.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    feed = tw.from_files(str(tmp_path / "same.jsonl"), id="id").map(encoder, mode="inline").cache().shuffle()
+    feed = feed.pack(64, overlong="drop").batch(1) if packed else feed.batch(2)
+    told = {found.what for _, found in tw.doctor(feed).verdicts}
+    assert {"batches can be made", "no sample comes twice"} <= told, told
+
+
 # C45 C47
 @pytest.mark.parametrize("packed", [False, True])
 def test_pictures_behind_a_cache_are_counted_once_planned_and_decoded_by_the_encoders_own_collator(

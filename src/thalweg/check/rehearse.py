@@ -10,6 +10,8 @@ from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
 
+import numpy as np
+
 from thalweg.check.evidence import Evidence, Walked
 from thalweg.check.gather import Gathered
 from thalweg.check.rows import rows_of, segments_of
@@ -17,6 +19,7 @@ from thalweg.core.errors import ThalwegError
 from thalweg.core.sample import INPUT_IDS
 from thalweg.core.topology import Topology
 from thalweg.feed import stages as st
+from thalweg.feed.collating import batching_of
 from thalweg.feed.feed import Feed
 from thalweg.feed.held import Held
 from thalweg.feed.loader import FeedLoader
@@ -48,6 +51,9 @@ def rehearsal(feed: Feed, parts: Sequence[Gathered], made_by: Sequence[st.Stage]
     behind = list(made_by)
     if not any(isinstance(s, st.BATCHING) for s in behind):
         behind.append(st.Batch(1))
+    whole = feed if any(isinstance(s, st.BATCHING) for s in feed.stages) else Feed((*feed.stages, behind[-1]))
+    batching = batching_of(whole)  # with the collator of an encoder that leaves media for later
+    behind = [batching if isinstance(s, st.BATCHING) else s for s in behind]
     return Feed((*begin, *shuffles[:1], *behind))
 
 
@@ -106,10 +112,21 @@ def take_batch(e: Evidence, batch: Any, names: Sequence[Sequence[str]] = ()) -> 
     e.batch_tokens = max(e.batch_tokens, shape[0] * shape[1])
 
 
+class _Undecoded:
+    """Stands for a collator of packed rows where only their order counts."""
+
+    packed = True
+
+    def __call__(self, rows: Sequence[Any]) -> dict[str, Any]:
+        """Give no columns."""
+        return {"rows": np.arange(len(rows))}
+
+
 def _walk(e: Evidence, feed: Feed, seed: int) -> None:
     stage = next(s for s in feed.stages if isinstance(s, st.BATCHING))
-    if isinstance(stage, st.Batch) and callable(stage.collate) and not getattr(stage.collate, "packed", False):
-        feed = Feed((*(s for s in feed.stages if s is not stage), replace(stage, collate="raw")))  # nothing is decoded
+    if isinstance(stage, st.Batch) and callable(stage.collate):  # nothing is decoded: the order is all that counts
+        plain = _Undecoded() if getattr(stage.collate, "packed", False) else "raw"
+        feed = Feed((*(s for s in feed.stages if s is not stage), replace(stage, collate=plain)))
     micro = max(stage.sizes) if isinstance(stage, st.Batch) else 1
     rows = feed.num_rows if feed.kind == "planned" else len(e.rows)
     world = max(1, min(RANKS, rows // max(2 * micro, 1)))

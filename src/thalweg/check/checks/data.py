@@ -17,6 +17,7 @@ from thalweg.check.finding import Finding, Level
 from thalweg.core.sample import INPUT_IDS
 
 CONSTANT = 0.98  # share of one value from which a column says nothing
+MEDIA = ("image", "images", "video", "videos", "audio", "audios")  # columns that refer to media
 DUPLICATES = 0.001  # share of repeated samples that is mentioned
 MARKS = {"image": "<image>", "video": "<video>", "audio": "<audio>"}
 REASONS = 3  # different ones that are told
@@ -214,7 +215,9 @@ def texts(value: Any) -> Iterator[str]:
 def said_once(e: Evidence) -> Finding | None:
     """Find samples that come again, inside a source and across sources."""
     if e.documents:
-        keys = [(xxhash.xxh3_64_intdigest(s.ids.tobytes()), s.source) for s in e.documents if len(s.ids)]
+        keys = [
+            (xxhash.xxh3_64_intdigest(s.ids.tobytes() + _media(s.raw)), s.source) for s in e.documents if len(s.ids)
+        ]
     else:
         contents = filter(None, map(_content, e.raw))
         keys = [(xxhash.xxh3_64_intdigest(text.encode("utf-8", "replace")), "") for text in contents]
@@ -233,6 +236,12 @@ def said_once(e: Evidence) -> Finding | None:
     numbers = {"inside a source": inside, "across sources": across, "most often": most}
     fix = "deduplicate: thalweg.steps has exact and MinHash blocks"
     return Finding(level, "samples come more than once", inside + across, len(keys), None, fix, numbers=numbers)
+
+
+def _media(record: Mapping[str, Any] | None) -> bytes:
+    """Give what tells the media of a record: the same question about other pictures has the same tokens."""
+    found = [record[name] for name in MEDIA if name in record] if record is not None else []
+    return repr(found).encode("utf-8", "replace") if found else b""
 
 
 def _content(record: Mapping[str, Any]) -> str:
