@@ -228,6 +228,13 @@ def test_a_name_that_is_missing_is_answered_with_names_of_the_file_itself(tmp_pa
     assert "  try    one of 'feed', 'made'\n" in invoke("inspect", f"{file}:").stderr
 
 
+@pytest.mark.parametrize("args", [["inspect"], ["why", "x", "--rank", "y"], ["stats", "x", "--no-such"], ["insepct"]])
+def test_wrong_arguments_are_one_document_where_json_is_asked_for(args):
+    done = invoke(*args, "--json")
+    assert done.exit_code == 2
+    assert json.loads(done.stdout)["error"]["what"] in " ".join(done.stderr.split())
+
+
 def test_a_directory_is_no_pipeline(tmp_path):
     assert "a directory is no pipeline" in invoke("run", tmp_path).stderr
 

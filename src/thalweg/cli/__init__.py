@@ -142,7 +142,9 @@ class Commands(click.Group):
             if line := line_of(error):
                 error.add_note(f"called in {line}")
             raise ShownError(error, as_json) from error
-        except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
+        except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError) as error:
+            if as_json and isinstance(error, click.UsageError):
+                print_json({"error": {"what": error.format_message()}})
             raise
         except Exception as error:
             from thalweg.cli.failed import in_words, line_of  # noqa: PLC0415
