@@ -180,6 +180,9 @@ def test_a_lost_leg_a_doubled_leg_and_other_samples_are_found(tmp_path):
     path.write_bytes(bytes(data))
     assert verify_ledger(changed).ok
     assert "other samples than the plan" in verify_ledger(changed, feed()).problems[0]
+    (told,) = verify_ledger(changed, feed(23)).problems
+    assert "another feed" in told
+    assert "data" in told
     twice = tmp_path / "twice"
     leg(twice, 5)
     data = next(twice.glob("*.ledger")).read_bytes()
@@ -373,7 +376,10 @@ def test_the_command_proves_a_ledger_or_names_what_is_wrong(tmp_path):  # E49
         assert "each row counts exactly once (and held what the plan says)" in good.output
         wrong = run(cli, ["verify", "--ledger", str(tmp_path / "ledger"), f"{file}:other", "--json"])
         assert wrong.exit_code == 1
-        assert "other samples than the plan" in json.loads(wrong.output)["problems"][0]
+        assert (
+            "is of another feed than the one that is named: they differ in seed"
+            in json.loads(wrong.output)["problems"][0]
+        )
         told = run(cli, ["why", f"{file}:feed", "--ledger", str(tmp_path / "ledger"), "--step", "6", "--rank", "2"])
         assert told.exit_code == 0, told.output
         assert "step 6, epoch 0, micro-batch 0, rank 2" in told.output

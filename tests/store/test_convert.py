@@ -287,10 +287,20 @@ def test_a_piece_that_is_done_is_not_done_again(tmp_path):
     for _ in range(2):  # a rerun says the same
         with pytest.raises(InputError, match=r"1\.jsonl\.gz"):
             convert(str(tmp_path / "in"), str(tmp_path / "o"), target_format="jsonl")
-        assert [p.name for p in (tmp_path / "o").iterdir()] == ["part-00000.jsonl"]
+        assert [p.name for p in (tmp_path / "o").iterdir() if p.suffix != ".json"] == ["part-00000.jsonl"]
     bad.write_bytes(good)
     done = convert(str(tmp_path / "in"), str(tmp_path / "o"), target_format="jsonl")
     assert (done.rows, done.skipped) == (15, 1)
+    for k in range(3):
+        jsonl(tmp_path / f"other/{k}.jsonl", [{"id": k}])
+    with pytest.raises(RecordsError, match="begun from other inputs"):
+        convert(str(tmp_path / "other"), str(tmp_path / "o"), target_format="jsonl")
+    mine = tmp_path / "mine/part-00000.jsonl"
+    jsonl(mine, [{"id": 0}])
+    before = mine.read_bytes()
+    with pytest.raises(RecordsError, match="the path is in use"):
+        convert(str(tmp_path / "other"), str(tmp_path / "mine"), target_format="jsonl")
+    assert mine.read_bytes() == before
 
 
 @pytest.mark.parametrize("name", ["mine.jsonl", "mine.parquet", "mine.tar", "mine.mds"])

@@ -276,6 +276,7 @@ def _same_rows_of(parts: list[Stretch], out: Verdict) -> None:
 
 def _against_plan(table: _Table, feed: Any, head: dict[str, Any], seed: int | None, out: Verdict) -> None:
     """Compare what was delivered with what the plan says, row by row."""
+    from thalweg.feed.identity import parts_of  # noqa: PLC0415
     from thalweg.feed.rowsof import Ask, planned_digests  # noqa: PLC0415  (plans only where a feed is given)
     from thalweg.feed.sourcepasses import SourcePasses  # noqa: PLC0415
 
@@ -284,6 +285,14 @@ def _against_plan(table: _Table, feed: Any, head: dict[str, Any], seed: int | No
     keys, digests = table.whole()
     ask = Ask.of(head, seed)
     compiled = ask.compiled(feed)
+    mine = parts_of(compiled)
+    told = dict(item.split(":", 1) for item in str(head.get("parts", "")).split())
+    other = [k for k, v in told.items() if k not in {"map", "ramp"} and mine.get(k) != v]
+    if other and not head.get("changes"):
+        out.problems.append(
+            f"the ledger is of another feed than the one that is named: they differ in {', '.join(other)}"
+        )
+        return
     passes = SourcePasses(compiled, ask.micros(compiled).order)
     for epoch in np.unique(keys[:, 1]).tolist():
         mine = keys[:, 1] == epoch

@@ -5,15 +5,19 @@ the set; to a format of many files each piece is a file; to a format of one file
 Knows no bytes of any format.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from thalweg.core.errors import ConfigError, InputError, RecordsError
 from thalweg.core.sample import INPUT_IDS, Sample
+from thalweg.store import fs
 from thalweg.store.formats import format as formats
 from thalweg.store.formats.format import Unit
 from thalweg.store.quarantine import Quarantine
@@ -24,6 +28,7 @@ from thalweg.store.records.parts import PartWriter, declare_parts, merge_parts
 from thalweg.store.records.reader import open_records
 
 MOST_PIECES = 1024
+NOTE = ".thalweg-convert.json"  # in a folder of many files: what they are made from
 
 
 @dataclass
@@ -109,17 +114,48 @@ def _jobs(source: str, target: str, source_format: str, target_format: str, on_e
     pieces = 1 if one else min(len(units), MOST_PIECES)
     schema = {} if target_format in ("records", "jsonl", "webdataset", "megatron") else schema_of(source, source_format)
     inputs = {u.path: _size(u.path) for u in units}
+    cuts = [len(units) * k // pieces for k in range(pieces + 1)]
+    paths = [target] * pieces
     if target_format == "records":
         declare_parts(target, pieces)
     elif not one:
-        Path(target).mkdir(parents=True, exist_ok=True)
-    for k in range(pieces):
-        a, b = len(units) * k // pieces, len(units) * (k + 1) // pieces
-        path = target
-        if target_format != "records" and not one:
-            path = str(Path(target) / f"part-{k:05d}{to.SUFFIXES[0]}")
+        paths = [str(Path(target) / f"part-{k:05d}{to.SUFFIXES[0]}") for k in range(pieces)]
+        made = [{u.path: inputs[u.path] for u in units[a:b]} for a, b in pairwise(cuts)]
+        _begin(Path(target), paths, made, source_format)
+    for k, (a, b) in enumerate(pairwise(cuts)):
         bad = f"{target}.quarantine/part-{k:05d}.jsonl" if on_error == "quarantine" else None
-        yield Job(source_format, tuple(units[a:b]), target_format, path, k, pieces, schema, bad, inputs)
+        yield Job(source_format, tuple(units[a:b]), target_format, paths[k], k, pieces, schema, bad, inputs)
+
+
+def _begin(folder: Path, paths: Sequence[str], inputs: Sequence[Mapping[str, int]], source: str) -> None:
+    """Write down what each piece of a folder is made from, so that a later start goes on with nothing else.
+
+    Args:
+        folder: the target.
+        paths: where each piece goes.
+        inputs: sizes of the files of each piece.
+        source: format of the source.
+
+    Raises:
+        RecordsError: a piece that is there was made from other inputs, or the folder holds files of its own.
+    """
+    note, what = folder / NOTE, {"format": source, "inputs": inputs}
+    there = [k for k, path in enumerate(paths) if Path(path).exists()]
+    if note.is_file():
+        before = msgspec.json.decode(note.read_bytes())
+        for k in there:
+            made = dict(before["inputs"][k]) if k < len(before["inputs"]) else {}
+            if before["format"] != source or made != inputs[k]:
+                changed = sorted(set(made.items()) ^ set(inputs[k].items()))
+                raise RecordsError(
+                    f"the target was begun from other inputs{f', such as {changed[0][0]}' if changed else ''}",
+                    where=str(folder),
+                    fix="choose another path",
+                )
+    elif folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
+        raise RecordsError("the path is in use", where=str(folder), fix="choose another path, or remove what is there")
+    folder.mkdir(parents=True, exist_ok=True)
+    fs.write_whole(note, msgspec.json.encode(what))
 
 
 def _one_file(target: str, target_format: str) -> bool:
