@@ -286,15 +286,16 @@ class PlannedNode:
             return documents
 
         def found() -> Iterator[tuple[list[Micro], Documents]]:
-            for pair in chosen:
+            for group, documents in chosen:
                 start = perf_counter()
-                self.reader.find(pair[1])
-                pair[1].seconds = perf_counter() - start
-                yield pair
+                self.reader.find(documents)
+                if documents.copy is not None:  # a thread is left with nothing but the copy
+                    self._digest(group, documents)
+                documents.seconds = perf_counter() - start
+                yield group, documents
 
-        options = self.options
-        behind = options.workers != 0 and options.prefetch and self.reader.ours and not self.reader.by_samples
-        if behind and usable_cpus() > 1:
+        ours = self.reader.ours and not self.reader.by_samples
+        if ours and self.options.workers != 0 and self.options.prefetch and usable_cpus() > 1:
             pairs = self.meters.waiting("wait", made_behind(found(), read, name="thalweg-read"))
         else:
             pairs = ((pair, read(pair)) for pair in found())
@@ -358,7 +359,7 @@ class PlannedNode:
 
     def _digest(self, group: list[Micro], documents: Documents) -> None:
         """Digest the ids of each row for the ledger, as they are read with the data."""
-        if self.ledger is None:
+        if self.ledger is None or group[0].digests is not None:
             return
         rows = row_digests(self.reader.id_hashes(documents), documents.offsets)
         at = 0
