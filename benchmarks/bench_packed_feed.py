@@ -185,16 +185,17 @@ def first_batch(kind: str, *, cached: bool) -> Callable[[Path, Mapping[str, Any]
     return start
 
 
-def throughput(kind: str, made: Callable[[Path], Mapping[str, Any]]) -> Callable[[Path, Mapping[str, Any]], Work]:
-    """Walk some thousand batches from the first."""
+def throughput(
+    kind: str, made: Callable[[Path], Mapping[str, Any]], *, kept: bool = False
+) -> Callable[[Path, Mapping[str, Any]], Work]:
+    """Walk some thousand batches from the first; `kept`: another rank of the node has planned them before."""
 
     def start(folder: Path, size: Mapping[str, Any]) -> Work:
         import os
 
         os.environ["THALWEG_CACHE"] = tempfile.mkdtemp(dir=folder)
-        loader = loader_of(made(folder)[kind])
 
-        def run() -> int:
+        def walk(loader: Any) -> int:
             tokens = 0
             for batch in loader:
                 tokens += batch.info.num_tokens
@@ -202,7 +203,12 @@ def throughput(kind: str, made: Callable[[Path], Mapping[str, Any]]) -> Callable
                     break
             return tokens
 
-        return Work(run)
+        if kept:
+            before = loader_of(made(folder)[kind])
+            walk(before)
+            before.close()
+        loader = loader_of(made(folder)[kind])
+        return Work(lambda: walk(loader))
 
     return start
 
@@ -243,6 +249,7 @@ CASES = [
             prepare=prepare_data,
             sides={
                 "packed, 20 sources by tokens with a schedule": Side(throughput("mixed", made)),
+                "the same, plans kept on the node": Side(throughput("mixed", made, kept=True)),
                 "packed": Side(throughput("packed", made)),
                 "plain": Side(throughput("plain", made)),
             },
