@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.core.errors import ConfigError
-from thalweg.core.sample import INPUT_IDS, Ragged
+from thalweg.core.sample import INPUT_IDS
 from thalweg.core.state import digest
 from thalweg.feed.feed import Feed
 from thalweg.feed.join import mix
 from thalweg.feed.source import Columns, hash_ids
 from thalweg.feed.stages import From
+from thalweg.feed.views import tokens_at
 from thalweg.store.formats.megatron import Indexed, prefix_of
-from thalweg.store.records.gather import gather_at
 from thalweg.store.records.token_ids import Places
 
 _SAMPLED = 64  # sequences whose tokens are in the fingerprint
@@ -81,11 +81,7 @@ class MegatronSource:
         """Gather sequences in the order asked, int32."""
         if columns is not None and INPUT_IDS not in columns:
             return {}
-        places = self.token_places(indices)
-        offsets = np.zeros(len(indices) + 1, np.int64)
-        np.cumsum(places.sizes, out=offsets[1:])
-        values = gather_at(places.addresses, places.width, places.sizes)
-        return {INPUT_IDS: Ragged(values.astype(np.int32, copy=False), offsets)}
+        return {INPUT_IDS: tokens_at(self.token_places(indices))}
 
     def token_places(self, indices: NDArray[np.int64], together: int = 1) -> Places:
         """Say where the tokens of sequences lie in memory, for one copy out of many pairs."""

@@ -61,7 +61,7 @@ class PlannedNode:
         self.reader.segments, self.reader.dtype = self.collator.segments, self.collator.dtype
         self.meters = Meters()
         self._alone = not self.micros.labels.known and options.topology.dp_size == 1  # a step's loss is counted here
-        self._grouping = Grouping(whole_steps=self._alone, near=self.reader.near)
+        self._grouping: Grouping  # of the running `for`
         self.handed = Handed(compiled)
         self.parts = parts_of(compiled)
         changes = remix.packed(compiled.changes)

@@ -23,8 +23,10 @@ def can(collator: Collator, documents: Documents, bounds: Sequence[int]) -> bool
     """Say whether several micro-batches can be laid out together: rows bounds[i] to bounds[i + 1] each."""
     if not collator.together or documents.tokens is None or documents.samples is not None:
         return False
-    if not len(documents.tokens.values) or collator.stage.pad != "none":
-        return bool(len(documents.tokens.values))
+    if not documents.num_tokens:
+        return False
+    if collator.stage.pad != "none":
+        return True
     edges = documents.tokens.offsets[documents.offsets[np.asarray(bounds)]]
     return bool((edges[1:] > edges[:-1]).all())  # a flat row without a token still has one place
 

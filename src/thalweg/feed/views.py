@@ -236,8 +236,7 @@ def merge(part: NDArray[Any], sources: Sequence[Source], inner: Ints, columns: S
         reads = [source.read(rows, columns) for source, rows in asked]
         names = [k for k in reads[0] if all(k in read for read in reads)]
         return {k: _interleave(place, [read[k] for read in reads]) for k in names}
-    values = gather_at(found.addresses, found.width, found.sizes)
-    tokens = Ragged(values.astype(np.int32, copy=False), offsets_of(found.sizes))
+    tokens = tokens_at(found)
     rest = [c for c in columns if c != INPUT_IDS]
     others = merge(part, sources, inner, rest) if rest else {}
     return {k: tokens if k == INPUT_IDS else others[k] for k in columns if k == INPUT_IDS or k in others}
@@ -277,6 +276,12 @@ def _places(asked: Sequence[tuple[Any, Ints]], place: Ints | None) -> Places | N
         return found[0]
     addresses, sizes = np.concatenate([f.addresses for f in found]), np.concatenate([f.sizes for f in found])
     return Places(addresses[place], sizes[place], found[0].width)
+
+
+def tokens_at(found: Places) -> Ragged:
+    """Copy tokens from where they lie, int32, in one go."""
+    values = gather_at(found.addresses, found.width, found.sizes)
+    return Ragged(values.astype(np.int32, copy=False), offsets_of(found.sizes))
 
 
 def offsets_of(sizes: NDArray[Any]) -> Ints:
