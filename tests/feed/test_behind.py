@@ -41,7 +41,7 @@ def test_an_error_comes_after_all_earlier_items_whoever_raised_it(n, bad, in_mak
     assert not named("behind-test")
 
 
-def test_the_first_is_made_here_and_one_is_made_ahead():
+def test_the_first_is_made_here_and_two_are_asked_for_ahead():
     where, asked = [], []
 
     def items():
@@ -53,10 +53,19 @@ def test_the_first_is_made_here_and_one_is_made_ahead():
     next(run)
     assert (where, asked) == ([threading.current_thread().name], [0])  # nothing waits for a thread or a second item
     next(run)
-    assert asked == [0, 1, 2]
+    assert asked == [0, 1, 2, 3]
     run.close()
     assert all(name.startswith("behind-test") for name in where[1:])
     assert not named("behind-test")
+
+
+def test_the_thread_goes_on_while_an_item_is_used():
+    made = [threading.Event() for _ in range(9)]
+    run = made_behind(iter(range(9)), lambda i: made[i].set(), name="behind-test")
+    for i, _ in run:
+        if 0 < i < 7:  # the one behind and the one behind that, though nobody asks for them
+            assert made[i + 1].wait(30)
+            assert made[i + 2].wait(30)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -24,7 +24,9 @@ from thalweg.feed.rowmap import map_rows
 from thalweg.feed.slicing import Slicing
 from thalweg.feed.views import offsets_of
 from thalweg.plan.rows import Pad, RowArrays, lay_out
+from thalweg.store.records.hashing import mix
 
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 Names = Callable[[], tuple[list[list[str]], list[list[str]]]]
 
 
@@ -328,14 +330,11 @@ def row_digests(hashes: NDArray[np.uint64], offsets: Sequence[int] | NDArray[np.
         uint64 (r,); 0 for a row without a document.
     """
     bounds = np.asarray(offsets, np.int64)
-    counts = np.diff(bounds)
-    place = np.arange(bounds[0], bounds[-1]) - np.repeat(bounds[:-1], counts)
-    with np.errstate(over="ignore"):
-        z = hashes + (place.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        z ^= z >> np.uint64(31)
-        total = np.zeros(len(z) + 1, np.uint64)
-        np.cumsum(z, out=total[1:])
-        sums: NDArray[np.uint64] = total[bounds[1:] - bounds[0]] - total[bounds[:-1] - bounds[0]]
+    if len(bounds) == len(hashes) + 1 and (bounds[1:] - bounds[:-1] == 1).all():
+        return mix(hashes + GOLDEN)
+    place = np.arange(len(hashes), dtype=np.uint64)
+    place -= np.repeat(bounds[:-1] - bounds[0], np.diff(bounds)).astype(np.uint64)
+    total = np.zeros(len(hashes) + 1, np.uint64)
+    np.cumsum(mix(hashes + (place + np.uint64(1)) * GOLDEN), out=total[1:])
+    sums: NDArray[np.uint64] = total[bounds[1:] - bounds[0]] - total[bounds[:-1] - bounds[0]]
     return sums

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from thalweg.core.topology import Topology
 from thalweg.feed import legs
-from thalweg.feed.ledgerfile import CLOSED, EVENT, FULL, RUN, At, at_of, following, runs_of
+from thalweg.feed.ledgerfile import CLOSED, EVENT, FULL, RUN, At, Following, at_of, runs_of
 from thalweg.feed.ledgerstream import Key, RowCoder, runs_of_rows
 from thalweg.plan.steps import Place, Span
 
@@ -40,6 +40,7 @@ class Ledger:
         self._file: IO[bytes] | None = None
         self._written = 0.0  # when entries were last put into the file
         self._head: dict[str, Any] = {}
+        self._following = Following({})
         self._next: At | None = None  # what needs no words, where it comes next
         self._rows: RowCoder | None = None
         self.writes = topology.cp_rank == 0
@@ -49,6 +50,7 @@ class Ledger:
         """Say how this leg runs and where it begins: micro, accumulation, fingerprint, step, ..."""
         t = self.topology
         self._head = {"rank": t.dp_rank, "world": t.dp_size, "job": legs.job(), **head}
+        self._following = Following(self._head)
 
     def agree(self, gather: Callable[[str], list[str]]) -> None:
         """Settle with all processes which leg this is, and which of those with the same rows writes."""
@@ -89,10 +91,10 @@ class Ledger:
         """Write a micro-batch that was handed over."""
         if not self.writes:
             return
+        span = spans[0] if len(spans) == 1 else None
         at: At | None = None
-        if len(spans) == 1 and spans[0].mark is None:
-            span = spans[0]
-            at = step, micro, span.epoch, span.first, span.stop - span.start
+        if span is not None and span.mark is None:
+            at = (step, micro, span.epoch, span.first, span.stop - span.start)
         with self._lock:
             if at is not None and at == self._next:
                 self._buffer += b"\x00"
@@ -102,8 +104,8 @@ class Ledger:
                 self._buffer += b"\x01" + FULL.pack(step, micro, len(runs), len(digests))
                 for run in runs:
                     self._buffer += RUN.pack(run.epoch, run.index, run.count, run.repeated)
-            self._buffer += digests.tobytes()
-            self._next = None if at is None else following(at, self._head)
+            self._buffer += digests.data
+            self._next = None if at is None else self._following(at)
         self._flush_when_due()
 
     def add_rows(self, step: int, micro: int, keys: Sequence[Key], digests: NDArray[np.uint64]) -> None:

@@ -72,12 +72,22 @@ def at_of(step: int, micro: int, runs: Sequence[Run]) -> At | None:
     return step, micro, runs[0].epoch, runs[0].index, runs[0].count
 
 
-def following(at: At, leg: Mapping[str, Any]) -> At:
-    """Say where the next micro-batch of a rank stands when nothing unusual happens."""
-    step, micro, epoch, index, count = at
-    stride = leg.get("stride") or leg.get("world", 0) * count  # 0 where batches grow
-    done, micro = divmod(micro + 1, leg.get("accumulation", 1))
-    return step + done, micro, epoch, index + stride, count
+class Following:
+    """Says where the next micro-batch of a rank stands when nothing unusual happens.
+
+    Args:
+        leg: how it runs.
+    """
+
+    def __init__(self, leg: Mapping[str, Any]) -> None:
+        self._many, self._stride = int(leg.get("accumulation", 1)), int(leg.get("stride") or 0)  # 0 where batches grow
+        self._world = int(leg.get("world", 0))
+
+    def __call__(self, at: At) -> At:
+        """Give the place behind a place."""
+        step, micro, epoch, index, count = at
+        index += self._stride or self._world * count
+        return (step + 1, 0, epoch, index, count) if micro + 1 == self._many else (step, micro + 1, epoch, index, count)
 
 
 def read_leg(path: Path) -> tuple[dict[str, Any], list[Entry | dict[str, Any]]]:
@@ -92,7 +102,7 @@ def _entries(data: memoryview, leg: dict[str, Any]) -> Iterator[Entry | dict[str
     at, last = 0, None  # the place in the file, and that of the entry before
     from thalweg.feed.ledgerstream import RowCoder  # noqa: PLC0415  (it writes with this module's words)
 
-    coder = RowCoder(int(leg.get("accumulation", 1)))
+    coder, following = RowCoder(int(leg.get("accumulation", 1))), Following(leg)
     while at < len(data):
         kind, at = data[at], at + 1
         if kind == 3:
@@ -119,7 +129,7 @@ def _entries(data: memoryview, leg: dict[str, Any]) -> Iterator[Entry | dict[str
             continue
         if kind == 0:
             assert last is not None
-            last = following(last, leg)
+            last = following(last)
             step, micro, epoch, index, rows = last
             runs = (Run(epoch, index, rows),)
         else:

@@ -48,6 +48,10 @@ class Decoder:
         """Say where a layout keeps a column, None where it has none."""
         return self._places.get(name, {}).get(layout)
 
+    def holds(self, name: str) -> bool:
+        """Say whether any row may have a value in a column."""
+        return any(place.kind != NULL for place in self._places.get(name, {}).values())
+
     def column(self, name: str, rows: NDArray[np.int64], blocks: NDArray[np.int64]) -> Column | list[Any]:
         """Read one column for rows that lie in `blocks`.
 

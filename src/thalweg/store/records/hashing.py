@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 _NULL, _TRUE, _FALSE = (xxh3_64_intdigest(t) for t in (b"null", b"true", b"false"))
-_POWERS = np.array([10**k for k in range(1, 8)], np.uint64)
-_U = {k: np.uint64(k) for k in (1, 3, 4, 8, 10, 15, 16, 20, 24, 28, 29, 32, 33, 35, 40, 49, 100, 103, 10_000, 10_486)}
-_FLIP_SHORT = np.uint64(0x396CFEB8 ^ 0xBE4BA423)  # of the algorithm's secret: bytes 0 to 8
-_FLIP_LONG = np.uint64(0x1CAD21F72C81017C ^ 0xDB979083E96DD4DE)  # bytes 8 to 24
+_U = {k: np.uint64(k) for k in (15, 24, 28, 32, 35, 40, 49, 10_000)}
+_FLIP = np.uint64(0x1CAD21F72C81017C ^ 0xDB979083E96DD4DE)  # of the algorithm's secret: bytes 8 to 24
+_PRIME = np.uint64(0x9FB21C651E98DF25)
 _SEEDS = {name: xxh3_64_intdigest(name.encode()) for name in ("int", "float", "str", "bytes", "json")}
 
 
@@ -56,40 +55,42 @@ def of_text(texts: Iterable[str | None]) -> NDArray[np.uint64]:
 def of_row_numbers(rows: NDArray[np.int64]) -> NDArray[np.uint64]:
     """Hash row numbers as the text that is their id by default; uint64 (n,)."""
     if len(rows) and int(rows.max()) >= 10**8:  # longer texts are hashed in another way
-        return np.fromiter(map(xxh3_64_intdigest, map(b"%d".__mod__, rows.tolist())), np.uint64, len(rows))
-    return _of_digits(rows.astype(np.uint64))
+        return _one_by_one(rows)
+    return _of_digits(rows)
 
 
-def _of_digits(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Give xxh3_64 of the decimal digits of numbers below 10^8: the algorithm's two ways for up to 8 bytes, vectorised.
+def _one_by_one(rows: NDArray[np.int64]) -> NDArray[np.uint64]:
+    return np.fromiter(map(xxh3_64_intdigest, map(b"%d".__mod__, rows.tolist())), np.uint64, len(rows))
+
+
+@lru_cache(maxsize=1)
+def _tables() -> tuple[NDArray[np.uint64], ...]:
+    """Give tables by n < 10^4: its four digits; leading zeros (bits) and digits of n * 10^4 + m; hashes below 10^3."""
+    n = np.arange(10_000)
+    text = np.array([b"%04d" % k for k in range(10_000)]).view(np.uint32).astype(np.uint64)
+    length = np.searchsorted(10 ** np.arange(4), n, "right").astype(np.uint64)
+    return text, (np.uint64(4) - length) * np.uint64(8), length + np.uint64(4), _one_by_one(n[:1000])
+
+
+def _of_digits(rows: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Give xxh3_64 of the decimal digits of numbers below 10^8: the algorithm's way for 4 to 8 bytes, vectorised.
 
     Source: the XXH3 algorithm, https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md, seed 0.
     """
-    length = np.searchsorted(_POWERS, numbers, "right").astype(np.uint64) + _U[1]
-    halves = numbers // _U[10_000]
-    x = halves | ((numbers - halves * _U[10_000]) << _U[32])  # four digits, and four
-    y = ((x * _U[10_486]) >> _U[20]) & np.uint64(0x7F0000007F)  # by a hundred
-    x = y | ((x - y * _U[100]) << _U[16])
-    y = ((x * _U[103]) >> _U[10]) & np.uint64(0x000F000F000F000F)  # by ten
-    text = y | ((x - y * _U[10]) << _U[8]) | np.uint64(0x3030303030303030)  # the first digit is the lowest byte
-    text >>= (_U[8] - length) << _U[3]
-    byte, word = np.uint64(0xFF), np.uint64(0xFFFFFFFF)
-    last = (length - _U[1]) << _U[3]
-    short = (text & byte) << _U[16] | (text >> ((length >> _U[1]) << _U[3]) & byte) << _U[24]
-    short = (short | (text >> last & byte) | length << _U[8]) ^ _FLIP_SHORT
-    short ^= short >> _U[33]
-    short *= np.uint64(0xC2B2AE3D27D4EB4F)
-    short ^= short >> _U[29]
-    short *= np.uint64(0x165667B19E3779F9)
-    short ^= short >> _U[32]
-    tail = (np.maximum(length, _U[4]) - _U[4]) << _U[3]
-    long = ((text >> tail & word) + ((text & word) << _U[32])) ^ _FLIP_LONG
-    long ^= (long << _U[49] | long >> _U[15]) ^ (long << _U[24] | long >> _U[40])
-    long *= np.uint64(0x9FB21C651E98DF25)
-    long ^= (long >> _U[35]) + length
-    long *= np.uint64(0x9FB21C651E98DF25)
-    long ^= long >> _U[28]
-    hashes: NDArray[np.uint64] = np.where(length < _U[4], short, long)
+    digits, zeros, lengths, short = _tables()
+    high = rows // 10_000
+    last = digits.take(rows - high * 10_000)  # four bytes of text
+    first = (last << _U[32] | digits.take(high)) >> zeros.take(high)  # with what stands behind them
+    hashes = last + (first << _U[32])
+    hashes ^= _FLIP
+    hashes ^= (hashes << _U[49] | hashes >> _U[15]) ^ (hashes << _U[24] | hashes >> _U[40])
+    hashes *= _PRIME
+    hashes ^= (hashes >> _U[35]) + lengths.take(high)
+    hashes *= _PRIME
+    hashes ^= hashes >> _U[28]
+    few = np.flatnonzero(rows < 1000)
+    if len(few):
+        hashes[few] = short[rows[few]]
     return hashes
 
 

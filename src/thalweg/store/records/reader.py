@@ -280,6 +280,8 @@ class Records:
     def id_hashes(self, indices: Any) -> NDArray[np.uint64]:
         """Give xxh3_64 of the UTF-8 of each id, as stored with the row; uint64 (k,)."""
         rows = self._checked(indices)
+        if not self._opened.decoder.holds(ID_HASH):
+            return hashing.of_row_numbers(rows)
         blocks = self._touch(rows)
         found = self._opened.decoder.column(ID_HASH, rows, blocks)
         assert isinstance(found, Column)
