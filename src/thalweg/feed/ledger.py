@@ -87,24 +87,30 @@ class Ledger:
             self._buffer += b"\x02" + EVENT.pack(len(text)) + text
             self._next, self._rows = None, None
 
-    def add(self, step: int, micro: int, spans: tuple[Span, ...], digests: NDArray[np.uint64]) -> None:
-        """Write a micro-batch that was handed over."""
+    def add(self, step: int, micro: int, spans: tuple[Span, ...], digests: bytes) -> None:
+        """Write a micro-batch that was handed over.
+
+        Args:
+            step, micro: its place.
+            spans: its rows.
+            digests: uint64 of each row, end to end.
+        """
         if not self.writes:
             return
-        span = spans[0] if len(spans) == 1 else None
         at: At | None = None
-        if span is not None and span.mark is None:
-            at = (step, micro, span.epoch, span.first, span.stop - span.start)
+        if len(spans) == 1:
+            epoch, _, start, stop, first, _, mark = spans[0]
+            at = (step, micro, epoch, first, stop - start) if mark is None else None
         with self._lock:
             if at is not None and at == self._next:
                 self._buffer += b"\x00"
             else:
                 runs = runs_of(spans)
                 at = at_of(step, micro, runs)
-                self._buffer += b"\x01" + FULL.pack(step, micro, len(runs), len(digests))
+                self._buffer += b"\x01" + FULL.pack(step, micro, len(runs), len(digests) // 8)
                 for run in runs:
                     self._buffer += RUN.pack(run.epoch, run.index, run.count, run.repeated)
-            self._buffer += digests.data
+            self._buffer += digests
             self._next = None if at is None else self._following(at)
         self._flush_when_due()
 

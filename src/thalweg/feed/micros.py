@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.core.batch import Batch, BatchInfo
 from thalweg.core.errors import StateError
@@ -34,7 +33,7 @@ class Micro:
         last: of its step.
         spans: its rows.
         filler: rows of weight zero behind them.
-        digests: of the ids of its rows, once they are read.
+        digests: of the ids of its rows, uint64 of each end to end, once they are read.
         shape: rows and width of a batch of single samples, where batches differ; one for all ranks.
         width: tokens of its packed rows, where row lengths differ; one for all ranks.
         straggler: cost of the step's busiest rank over the mean, where rows are dealt by cost.
@@ -46,7 +45,7 @@ class Micro:
     last: bool
     spans: tuple[Span, ...]
     filler: int
-    digests: NDArray[np.uint64] | None = None
+    digests: bytes | None = None
     shape: tuple[int, int] | None = None
     width: int | None = None
     straggler: float | None = None
@@ -54,6 +53,8 @@ class Micro:
     @property
     def rows(self) -> int:
         """Count its rows, filler left out."""
+        if len(self.spans) == 1:
+            return self.spans[0].stop - self.spans[0].start
         return sum(s.stop - s.start for s in self.spans)
 
 

@@ -361,11 +361,11 @@ class PlannedNode:
         """Digest the ids of each row for the ledger, as they are read with the data."""
         if self.ledger is None or group[0].digests is not None:
             return
-        rows = row_digests(self.reader.id_hashes(documents), documents.offsets)
+        rows = row_digests(self.reader.id_hashes(documents), documents.offsets).tobytes()
         at = 0
         for micro in group:
-            micro.digests = rows[at : at + micro.rows]
-            at += micro.rows
+            end = at + micro.rows * 8
+            micro.digests, at = rows[at:end], end
 
     def _count(self, group: list[Micro], documents: Documents) -> None:
         """Count what was read."""

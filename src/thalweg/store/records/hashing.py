@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 _NULL, _TRUE, _FALSE = (xxh3_64_intdigest(t) for t in (b"null", b"true", b"false"))
-_U = {k: np.uint64(k) for k in (15, 24, 28, 32, 35, 40, 49, 10_000)}
+_U = {k: np.uint64(k) for k in (3, 8, 15, 24, 28, 32, 35, 40, 49)}
 _FLIP = np.uint64(0x1CAD21F72C81017C ^ 0xDB979083E96DD4DE)  # of the algorithm's secret: bytes 8 to 24
 _PRIME = np.uint64(0x9FB21C651E98DF25)
 _SEEDS = {name: xxh3_64_intdigest(name.encode()) for name in ("int", "float", "str", "bytes", "json")}
@@ -64,12 +64,11 @@ def _one_by_one(rows: NDArray[np.int64]) -> NDArray[np.uint64]:
 
 
 @lru_cache(maxsize=1)
-def _tables() -> tuple[NDArray[np.uint64], ...]:
-    """Give tables by n < 10^4: its four digits; leading zeros (bits) and digits of n * 10^4 + m; hashes below 10^3."""
+def _tables() -> tuple[NDArray[np.uint32], NDArray[np.uint8], NDArray[np.uint64]]:
+    """Give by n < 10^4 its four digits, and the number of digits of n * 10^4 + m; by n < 10^3 its hash."""
     n = np.arange(10_000)
-    text = np.array([b"%04d" % k for k in range(10_000)]).view(np.uint32).astype(np.uint64)
-    length = np.searchsorted(10 ** np.arange(4), n, "right").astype(np.uint64)
-    return text, (np.uint64(4) - length) * np.uint64(8), length + np.uint64(4), _one_by_one(n[:1000])
+    digits = np.array([b"%04d" % k for k in range(10_000)]).view(np.uint32)
+    return digits, (np.searchsorted(10 ** np.arange(4), n, "right") + 4).astype(np.uint8), _one_by_one(n[:1000])
 
 
 def _of_digits(rows: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -77,17 +76,28 @@ def _of_digits(rows: NDArray[np.int64]) -> NDArray[np.uint64]:
 
     Source: the XXH3 algorithm, https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md, seed 0.
     """
-    digits, zeros, lengths, short = _tables()
+    digits, lengths, short = _tables()
     high = rows // 10_000
-    last = digits.take(rows - high * 10_000)  # four bytes of text
-    first = (last << _U[32] | digits.take(high)) >> zeros.take(high)  # with what stands behind them
-    hashes = last + (first << _U[32])
+    last = digits.take(rows - high * 10_000).astype(np.uint64)  # four bytes of text
+    hashes = last << _U[32]
+    hashes |= digits.take(high)  # with what stands before them
+    length = lengths.take(high).astype(np.uint64)
+    other = _U[8] - length
+    other <<= _U[3]
+    hashes >>= other  # without leading zeros
+    hashes <<= _U[32]
+    hashes += last
     hashes ^= _FLIP
-    hashes ^= (hashes << _U[49] | hashes >> _U[15]) ^ (hashes << _U[24] | hashes >> _U[40])
+    turned = hashes << _U[49]
+    for by, shift in ((15, np.right_shift), (24, np.left_shift), (40, np.right_shift)):
+        turned ^= shift(hashes, _U[by], out=other)
+    hashes ^= turned
     hashes *= _PRIME
-    hashes ^= (hashes >> _U[35]) + lengths.take(high)
+    np.right_shift(hashes, _U[35], out=other)
+    other += length
+    hashes ^= other
     hashes *= _PRIME
-    hashes ^= hashes >> _U[28]
+    hashes ^= np.right_shift(hashes, _U[28], out=other)
     few = np.flatnonzero(rows < 1000)
     if len(few):
         hashes[few] = short[rows[few]]
