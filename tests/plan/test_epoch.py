@@ -29,8 +29,8 @@ def test_blocks_hold_every_draw_once_and_cross_no_change(given_arguments):
             for row in rows_of(order, epoch, b):
                 assert sum(lengths["abc"[s]][i] for s, i in row) <= CAP
                 got += row
-        source, draw = order.draws(epoch, 0, order.num_draws(epoch))
-        want = list(zip(source.tolist(), order.samples(source, draw).tolist(), strict=True))
+        source, index, _ = order.drawn(epoch, 0, order.num_draws(epoch))
+        want = list(zip(source.tolist(), index.tolist(), strict=True))
         assert sorted(got) == sorted(want)
 
 

@@ -33,7 +33,7 @@ from thalweg.feed.views import Part, Union
 from thalweg.plan import pack
 from thalweg.plan.epoch import Order, Packed
 from thalweg.plan.schedule import Schedule
-from thalweg.plan.table import SourceTable
+from thalweg.plan.table import SourceTable, picked
 
 Ints = NDArray[np.int64]
 
@@ -335,13 +335,7 @@ def gather_facts(leaves: Sequence[Leaf], name: str, source: NDArray[np.int32], i
     columns: list[Mapping[str, NDArray[Any]]] = [leaf.facts for leaf in leaves]
     if any(name not in c for c in columns):
         return None
-    if len(leaves) == 1:
-        return columns[0][name][index].astype(np.int64)
-    out = np.empty(len(index), np.int64)
-    for s, facts in enumerate(columns):
-        mine = np.flatnonzero(source == s)
-        out[mine] = facts[name][index[mine]]
-    return out
+    return picked([c[name] for c in columns], source, index)
 
 
 def _identify(out: Compiled, mix: st.Mix | None, seed: int, shuffled: Key) -> None:

@@ -53,9 +53,7 @@ def _drawn(compiled: Compiled, epoch: int, number: int) -> tuple[NDArray[np.int3
     """Give the draws of a block: source, index and length of each."""
     order = compiled.order
     start, stop, _ = order.bounds(epoch if order.repack else 0, number)
-    source, draw = order.draws(epoch if order.repack else 0, start, stop)
-    index = order.samples(source, draw)
-    lengths = order.lengths(source, index)
+    source, index, lengths = order.drawn(epoch if order.repack else 0, start, stop)
     if lengths is None:
         raise ConfigError("the table has no lengths", where="pack", fix=".cache() behind the map")
     return source, index, lengths

@@ -60,7 +60,7 @@ class SourcePasses:
             return np.full(n, block.epoch)
         start, stop, _ = order.bounds(block.epoch, block.number)
         source, draw = order.draws(block.epoch, start, stop)
-        index = order.samples(source, draw)
+        _, index, _ = order.drawn(block.epoch, start, stop)
         sizes = np.array([t.n for t in order.sources], np.int64)
         number = draw // np.maximum(sizes[source], 1)
         planned = np.lexsort((number, index, source))

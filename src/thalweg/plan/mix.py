@@ -4,7 +4,7 @@ Decides the interleave of SEMANTICS 2.2: exact at any position, a count within 2
 everywhere. Rates are exact integers; only counts and positions go in and out. Knows no sample and no epoch.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from math import lcm, log
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 PHASE = 32  # bits of a phase
-EXACT = 1 << 44  # sums of rates below this are divided in 64-bit integers
+EXACT = 1 << 62  # products of rates and positions below this are divided in 64-bit integers
 NEAR = 1e-9  # floats closer than this to an integer are decided by exact arithmetic
 
 
@@ -79,40 +79,43 @@ class Interleave:
         raise AssertionError  # the last live source takes the rest
 
     def span(self, start: int, stop: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Give (source, its draw) at positions start to stop: int32 (n,), int64 (n,).
+        """Give (source, its draw) at positions start to stop: int32 (n,), int64 (n,). Exact at any start."""
+        source, draw = np.empty(stop - start, np.int32), np.empty(stop - start, np.int64)
+        for s, places, first in self.parts(start, stop):
+            source[places] = s
+            draw[places] = np.arange(first, first + len(places))
+        return source, draw
 
-        Exact at any start; stop - start below 2**18 keeps the 64-bit path.
-        """
-        n = stop - start
-        source, draw = np.empty(n, np.int32), np.empty(n, np.int64)
-        place, rest = np.arange(n), start
+    def parts(self, start: int, stop: int) -> Iterator[tuple[int, NDArray[np.intp], int]]:
+        """Give the positions start to stop by source: (source, its places from 0 on, rising, draw at the first)."""
+        place, rest = np.arange(stop - start, dtype=np.int32), start
         for s in self.live:
             first = self._taken(s, rest)
             if self.rates[s] == self.sums[s]:
-                mine = place
+                yield s, place, first
             else:
-                grows = self._grows(s, rest, len(place))
-                mine, place = place[grows], place[~grows]
-            source[mine] = s
-            draw[mine] = np.arange(first, first + len(mine))
+                at = self._growing(s, rest, len(place))
+                yield s, place[at], first
+                stays = np.ones(len(place), np.bool_)
+                stays[at] = False
+                place = place[np.flatnonzero(stays)]
             rest -= first
-        return source, draw
 
-    def _grows(self, s: int, rest: int, n: int) -> NDArray[np.bool_]:
-        """Say at which of the next n positions the count of s grows by one."""
+    def _growing(self, s: int, rest: int, n: int) -> NDArray[np.intp]:
+        """Say at which of the next n positions the count of s grows, rising; a count grows by one at most."""
         rate, total = self.rates[s], self.sums[s]
-        # floor((rest * r + u * T) / T) for rest + d, less the count at rest: floor((ahead + d * r) / T), exactly
+        # floor((rest * r + u * T) / T) for rest + d, less the count at rest: floor((ahead + d * r) / T), exactly.
+        # It reaches k where d is (k * T - ahead) / r, rounded up.
         ahead = (((rest * rate << PHASE) + self.phases[s] * total) % (total << PHASE)) >> PHASE
-        steps = np.arange(n + 1)
-        if total < EXACT and n < 1 << 18:
-            counts = (ahead + steps * rate) // total
-        else:
-            real = ahead / total + steps * (rate / total)
-            counts = np.floor(real).astype(np.int64)
-            for d in np.flatnonzero(np.abs(real - np.rint(real)) < NEAR).tolist():
-                counts[d] = (ahead + d * rate) // total
-        grows: NDArray[np.bool_] = counts[1:] > counts[:-1]
-        return grows
+        k = np.arange(1, (ahead + n * rate) // total + 1)
+        if n * rate + total < EXACT:
+            return -((ahead - k * total) // rate) - 1
+        real = (total - ahead) / rate + (k - 1) * (total / rate)
+        reached = np.ceil(real)
+        near = np.abs(real - np.rint(real)) < max(NEAR, n * 2.0**-51)  # three roundings of numbers up to n
+        for i in np.flatnonzero(near).tolist():
+            reached[i] = -((ahead - (i + 1) * total) // rate)
+        return reached.astype(np.intp) - 1
 
     def first(self, test: Callable[[list[int]], bool], need: Sequence[int], *, every: bool) -> int | None:
         """Find the smallest position at which a monotone test of the counts holds.

@@ -109,7 +109,8 @@ def plan(
         lengths, top, overlong, label_tokens=label_tokens, media_tokens=media_tokens, kept_labels=kept_labels
     )
     packed, name = _packed(items.lengths, wanted, policy, max_docs=max_docs, align=align)
-    rows = _with_alone(_over_documents(packed, items), items, padded(np.asarray(lengths), align), top)
+    sizes = np.asarray(lengths)
+    rows = _with_alone(_over_documents(packed, items, len(sizes)), items, padded(sizes, align), top)
     return Plan(rows, top if len(wanted) == 1 else wanted, name, items.loss, align)
 
 
@@ -144,8 +145,10 @@ def _packed(lengths: NDArray[np.int64], capacities: tuple[int, ...], policy: str
     return _PACKERS[policy](lengths, capacity, **more), policy
 
 
-def _over_documents(rows: Rows, items: Items) -> Rows:
+def _over_documents(rows: Rows, items: Items, documents: int) -> Rows:
     """Turn rows over items into rows over documents."""
+    if not items.cut and len(items.document) == documents:  # each is an item of its own
+        return rows
     pieces = Pieces(items.pieces.start[rows.order], items.pieces.stop[rows.order]) if items.cut else None
     return Rows(items.document[rows.order], rows.offsets, pieces, rows.capacities)
 

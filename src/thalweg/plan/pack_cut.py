@@ -99,11 +99,12 @@ def resolve_overlong(
         raise ConfigError(f"unknown overlong={overlong!r}", fix=nearest(overlong, get_args(Overlong)))
     if sizes.size and sizes.min() < 0:
         raise InputError(f"document {int(np.argmin(sizes))} has {int(sizes.min())} tokens")
-    long = np.flatnonzero(sizes > capacity)
+    long = np.flatnonzero(sizes > capacity) if sizes.max(initial=0) > capacity else np.empty(0, np.intp)
     loss = Loss().plus("empty", int(np.count_nonzero(sizes == 0)), 0)
     if not len(long):
         whole = np.flatnonzero(sizes) if loss.reasons else np.arange(len(sizes))
-        return Items(whole, Pieces(np.zeros(len(whole), np.int64), sizes[whole]), False, long[:0], loss)
+        kept = sizes[whole] if loss.reasons else sizes
+        return Items(whole, Pieces(np.zeros(len(whole), np.int64), kept), False, long[:0], loss)
     if overlong in {None, "error"}:
         raise _refusal(sizes, long, capacity, overlong)
     stop = sizes.copy()

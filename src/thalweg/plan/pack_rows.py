@@ -81,12 +81,24 @@ class Rows:
     def take(self, rows: ArrayLike) -> "Rows":
         """Give some rows in another order, as a plan of their own."""
         wanted = np.asarray(rows, np.int64)
-        counts = self.documents[wanted]
-        offsets = np.zeros(len(wanted) + 1, np.int64)
-        np.cumsum(counts, out=offsets[1:])
-        at = np.arange(offsets[-1]) + np.repeat(self.offsets[:-1][wanted] - offsets[:-1], counts)
+        at, offsets = ranges(self.offsets, wanted)
         pieces = None if self.pieces is None else Pieces(self.pieces.start[at], self.pieces.stop[at])
         return Rows(self.order[at], offsets, pieces, None if self.capacities is None else self.capacities[wanted])
+
+
+def ranges(offsets: Ints, rows: Ints) -> tuple[Ints, Ints]:
+    """Give the places of some rows end to end, int64 (m,), and the offsets of those rows then.
+
+    Args:
+        offsets: int64 (r + 1,), where each row begins among all places.
+        rows: int64 (k,), the rows wanted, in the order wanted.
+    """
+    counts = np.diff(offsets)[rows]
+    out = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum(counts, out=out[1:])
+    at = np.repeat(offsets[:-1][rows] - out[:-1], counts)
+    at += np.arange(len(at))
+    return at, out
 
 
 def checked(lengths: ArrayLike, capacity: int) -> NDArray[np.integer]:

@@ -6,6 +6,7 @@ Decides draw k of a source -> index of the sample, and back. Keep bits are appli
 
 from bisect import bisect_left
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -130,3 +131,31 @@ class SourceTable:
             return None
         order = self.order(epoch)
         return epoch * self.n + (place if order is None else int(order.inverse(place)))
+
+
+def by_source(source: NDArray[Any], sources: int) -> tuple[NDArray[np.intp], list[int]]:
+    """Sort samples by source: their numbers, int (n,), equal ones as they come, and the end of each source among them.
+
+    Args:
+        source: int (n,), source of each sample.
+        sources: how many there are.
+    """
+    few = source.astype(np.int16) if sources < 1 << 15 else source  # sorted by digits, in a tenth of the time
+    return few.argsort(kind="stable"), np.bincount(source, minlength=sources).cumsum().tolist()
+
+
+def picked(columns: Sequence[NDArray[Any]], source: NDArray[Any], index: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Give a value for each of some samples of several sources, int64 (n,).
+
+    Args:
+        columns: of each source, the values of its samples.
+        source: int (n,), source of each sample.
+        index: int64 (n,), its index there.
+    """
+    if len(columns) == 1:
+        return columns[0][index].astype(np.int64)
+    order, ends = by_source(source, len(columns))
+    out, mine = np.empty(len(index), np.int64), index[order]
+    for column, a, b in zip(columns, [0, *ends], ends, strict=False):
+        out[order[a:b]] = column[mine[a:b]]
+    return out
