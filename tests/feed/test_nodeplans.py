@@ -1,12 +1,16 @@
 """Plans kept on the node: the same rows as planned anew, counted together, and never needed."""
 
 import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import thalweg as tw
-from thalweg.feed import nodeplans, tables
+from thalweg.feed import nodeplans, planfile, tables
 from thalweg.feed.compile import compile_feed
 from thalweg.feed.passes import cache_folder
 
@@ -99,12 +103,42 @@ def test_a_disk_that_takes_nothing_costs_only_time(tmp_path, monkeypatch):
     assert order.rows(0) == len(want)
 
 
-def test_a_torn_plan_is_made_anew(tmp_path):
+def _flipped(data):
+    at = len(data) * 2 // 3
+    return data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]
+
+
+@pytest.mark.parametrize("broken", [lambda d: d[:40], lambda d: d[:7], lambda d: d + b"\0", _flipped, lambda _: b""])
+def test_a_torn_or_damaged_plan_is_made_anew(tmp_path, broken):
     feed = records(tmp_path).shuffle().pack(32, overlong="drop").batch(1)
     want, _ = rows_of(feed)
-    for path in (cache_folder() / "plans").iterdir():
-        path.write_bytes(path.read_bytes()[:40])
-    assert rows_of(feed)[0] == want
+    kept = list((cache_folder() / "plans").glob("block-*"))
+    whole = [path.read_bytes() for path in kept]
+    assert kept
+    for path, data in zip(kept, whole, strict=True):
+        path.write_bytes(broken(data))
+    for _ in range(2):  # the first takes it away, the second keeps it again
+        assert rows_of(feed)[0] == want
+    assert [path.read_bytes() for path in kept] == whole
+
+
+@given(
+    st.lists(st.lists(st.one_of(st.integers(0, 300), st.integers(0, 2**40)), max_size=9), max_size=4),
+    st.binary(),
+    st.data(),
+)
+def test_arrays_come_back_from_a_file_and_any_changed_byte_is_found(arrays, name, data):
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "plan"
+        planfile.write(path, {str(i): np.array(a, np.int64) for i, a in enumerate(arrays)}, {"x": name.hex()})
+        found, more = planfile.read(path)
+        assert {k: v.tolist() for k, v in found.items()} == {str(i): a for i, a in enumerate(arrays)}
+        assert more == {"x": name.hex()}
+        written = bytearray(path.read_bytes())
+        written[data.draw(st.integers(0, len(written) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+        path.write_bytes(written)
+        with pytest.raises(ValueError, match="no whole plan"):
+            planfile.read(path)
 
 
 def test_long_and_empty_samples_are_left_out_of_the_table_and_counted(tmp_path):

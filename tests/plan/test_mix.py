@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thalweg.plan.mix import PHASE, Interleave
+from thalweg.plan.table import picked
 
 rates = st.lists(st.integers(0, 50), min_size=1, max_size=12).filter(sum)
 huge = st.lists(st.fractions(0, 1, max_denominator=10**30), min_size=1, max_size=6).filter(any)
@@ -56,6 +57,17 @@ def test_a_long_span_beyond_64_bit_arithmetic_is_exact():
     source, draw = mix.span(start, start + 60_000)
     for i in np.random.default_rng(0).integers(0, 60_000, 300):
         assert mix.at(start + int(i)) == (source[i], draw[i])
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 9), max_size=40), st.integers(1, 10))
+def test_values_of_several_sources_are_picked_as_one_by_one(source, width):
+    columns = [np.arange(width, dtype=np.uint16) * 100 + s for s in range(10)]
+    index = np.arange(len(source)) % width
+    got = picked(columns, np.array(source, np.int32), index)
+    assert got.dtype == np.int64
+    assert got.tolist() == [columns[s][i] for s, i in zip(source, index, strict=True)]
+    assert picked(columns[:1], np.zeros(len(source), np.int32), index).tolist() == columns[0][index].tolist()
 
 
 @settings(deadline=None)

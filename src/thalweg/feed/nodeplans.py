@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import cloudpickle
 import numpy as np
 
 from thalweg.core.errors import RecordsError
 from thalweg.core.state import digest
+from thalweg.feed import planfile
 from thalweg.feed.feed import Feed
 from thalweg.feed.passes import cache_folder
 from thalweg.plan.epoch import Block, Order
@@ -51,7 +51,9 @@ class NodePlans:
 
     def _key(self, what: str, *place: int) -> str:
         parts = "-".join(str(p) for p in place)
-        return f"{what}-{digest([self.identity, self.order.size, self.order.repack], size=12)}-{parts}"
+        return (
+            f"{what}-{digest([self.identity, self.order.size, self.order.repack, planfile.VERSION], size=12)}-{parts}"
+        )
 
     def _kept(self, key: str, make: Callable[[Path], None]) -> Path | None:
         """Give the file of a key, made once on the node; None where the disk does not take it."""
@@ -73,19 +75,17 @@ class NodePlans:
 
         def write(path: Path) -> None:
             made.append(plan())
-            with path.open("wb") as file:
-                arrays = {k: v for k in _FIELDS if (v := getattr(made[0], k)) is not None}
-                np.savez(file, loss=np.frombuffer(json.dumps(made[0].loss).encode(), np.uint8), **arrays)
+            arrays = {k: v for k in _FIELDS if (v := getattr(made[0], k)) is not None}
+            planfile.write(path, arrays, made[0].loss)
 
         path = self._kept(self._key("block", epoch, number), write)
         if made:
             return made[0]
         if path is not None:
-            with suppress(OSError, ValueError, TypeError, KeyError, BadZipFile), path.open("rb") as file:
-                kept: Any = np.load(file)
-                arrays = {k: kept[k] for k in kept.files if k in _FIELDS}
-                loss = {k: (int(d), int(t)) for k, (d, t) in json.loads(kept["loss"].tobytes()).items()}
-                return Block(epoch, number, entry, **arrays, loss=loss)
+            with suppress(OSError, ValueError):
+                found, loss = planfile.read(path)
+                arrays: Any = {k: v.astype(np.int32 if k == "source" else np.int64) for k, v in found.items()}
+                return Block(epoch, number, entry, **arrays, loss={k: (d, t) for k, (d, t) in loss.items()})
             path.unlink(missing_ok=True)  # torn, by a machine that went down: the next one makes it anew
         return plan()
 

@@ -230,7 +230,9 @@ class Order:
                 lengths[places] = column[mine]
         return source, index, lengths
 
-    def _parts(self, epoch: int, start: int, stop: int) -> Iterator[tuple[int, "slice | NDArray[np.intp]", int, int]]:
+    def _parts(
+        self, epoch: int, start: int, stop: int
+    ) -> Iterator[tuple[int, "slice | NDArray[np.integer[Any]]", int, int]]:
         """Give positions of an epoch by source: (source, its places from `start` on, its first draw, draws)."""
         for segment in self.schedule.segments(epoch):
             a, b = max(start, segment.start), min(stop, segment.start + segment.length)

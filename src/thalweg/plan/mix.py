@@ -86,7 +86,7 @@ class Interleave:
             draw[places] = np.arange(first, first + len(places))
         return source, draw
 
-    def parts(self, start: int, stop: int) -> Iterator[tuple[int, NDArray[np.intp], int]]:
+    def parts(self, start: int, stop: int) -> Iterator[tuple[int, NDArray[np.int32], int]]:
         """Give the positions start to stop by source: (source, its places from 0 on, rising, draw at the first)."""
         place, rest = np.arange(stop - start, dtype=np.int32), start
         for s in self.live:
@@ -109,13 +109,15 @@ class Interleave:
         ahead = (((rest * rate << PHASE) + self.phases[s] * total) % (total << PHASE)) >> PHASE
         k = np.arange(1, (ahead + n * rate) // total + 1)
         if n * rate + total < EXACT:
-            return -((ahead - k * total) // rate) - 1
+            exact: NDArray[np.intp] = -((ahead - k * total) // rate) - 1
+            return exact
         real = (total - ahead) / rate + (k - 1) * (total / rate)
         reached = np.ceil(real)
         near = np.abs(real - np.rint(real)) < max(NEAR, n * 2.0**-51)  # three roundings of numbers up to n
         for i in np.flatnonzero(near).tolist():
             reached[i] = -((ahead - (i + 1) * total) // rate)
-        return reached.astype(np.intp) - 1
+        grows: NDArray[np.intp] = reached.astype(np.intp) - 1
+        return grows
 
     def first(self, test: Callable[[list[int]], bool], need: Sequence[int], *, every: bool) -> int | None:
         """Find the smallest position at which a monotone test of the counts holds.
