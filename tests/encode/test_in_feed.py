@@ -7,7 +7,7 @@ import pytest
 
 import thalweg as tw
 from thalweg.core.document import Document
-from thalweg.encode import ChatEncoder, TextEncoder
+from thalweg.encode import ChatEncoder, EncodeError, TextEncoder
 from thalweg.steps.encode import EncodeChat
 
 pytestmark = pytest.mark.slow
@@ -171,3 +171,58 @@ def test_pictures_behind_a_cache_are_counted_once_planned_and_decoded_by_the_enc
     ranks = [list(walk(topology=tw.Topology(rank, 2))) for rank in range(2)]
     both = [name for rank in ranks for b, _, _ in rank for row in b.info.ids for name in row]
     assert set(both) == set(ids)
+
+
+# C45
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_picture_damaged_behind_its_header_costs_its_sample_where_samples_may_fail_and_else_ends_the_run(
+    seen, tmp_path, packed
+):
+    media, encoder = seen
+    noise = np.random.default_rng(0).integers(0, 255, (60, 120, 3), dtype=np.uint8)
+    pytest.importorskip("PIL.Image").fromarray(noise).save(tmp_path / "2.png")
+    rows = (tmp_path / "mllm.jsonl").read_text().splitlines()
+    (tmp_path / "six.jsonl").write_text("\n".join(rows[:6]) + "\n")
+
+    def batches(**policy):
+        feed = tw.from_files(str(tmp_path / "six.jsonl"), id="id").map(encoder, mode="inline", **policy)
+        feed = feed.cache(str(tmp_path / "made" / str(len(policy))))
+        feed = feed.pack(1024, overlong="drop").batch(1) if packed else feed.batch(2)
+        return list(tw.Loader(feed, return_tensors="np", tail="pad"))
+
+    before = batches(on_error="skip")
+    batches()
+    data = (tmp_path / "2.png").read_bytes()
+    (tmp_path / "2.png").write_bytes(data[: len(data) // 2])
+    with pytest.warns(UserWarning, match=r"left out: .*2\.png.*record d2"):
+        after = batches(on_error="skip")
+    assert [b.info.ids for b in after] == [b.info.ids for b in before]
+    grids = [g for b in after for g in b["image_grid_thw"].tolist()]
+    assert sorted(grids) == sorted(list(media.measure("image", f"{i}.png").grid) for i in range(6) if i != 2)
+    trained = [sum(int((b["labels"] != -100).sum()) for b in made) for made in (before, after)]
+    assert trained[1] == trained[0] * 5 // 6  # all answers are of one length
+    with pytest.raises(EncodeError, match=r"2\.png.*record d2"):
+        batches()
+
+
+def test_what_a_collator_leaves_out_is_counted_and_no_part_of_its_identity(seen, tmp_path):
+    media, encoder = seen
+    from thalweg.encode.media.batches import MediaCollator
+    from thalweg.feed.code import code_of
+
+    rows = [json.loads(line) for line in (tmp_path / "mllm.jsonl").read_text().splitlines()]
+    good, bad = encoder(rows[0]), encoder(rows[1])
+    (tmp_path / "1.png").write_bytes((tmp_path / "1.png").read_bytes()[:60])
+    collate = MediaCollator(media, on_error="skip", always_media=True, dummies=encoder.placer.dummies)
+    name = code_of(collate)
+    with pytest.warns(UserWarning, match="1.png"):
+        batch = collate([bad])  # nothing is left to see, and each tower still takes part
+    assert len(batch["pixel_values"])
+    assert (batch["labels"] == -100).all()
+    with pytest.warns(UserWarning, match="1.png"):
+        batch = collate([good, bad])
+    assert len(batch["image_grid_thw"]) == 1
+    assert (batch["labels"][0] != -100).any()
+    assert (batch["labels"][1] == -100).all()
+    assert sum(collate.skipped.values()) == 2
+    assert code_of(collate) == name

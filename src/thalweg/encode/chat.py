@@ -146,8 +146,12 @@ class ChatEncoder:
         pad_id: int | None = None,
         multiple_of: int = 1,
         always_media: bool = False,
+        on_error: str = "raise",
     ) -> MediaCollator | None:
-        """Give what makes batches of these samples where they may have media; feeds ask when nothing else is said."""
+        """Give what makes batches of these samples where they may have media; feeds ask when nothing else is said.
+
+        A feed says `on_error="skip"` where the map of the encoder skips or sets aside what it cannot encode.
+        """
         if self.media is None or self.placer.decode == "now":
             return None
         pad = (self.vocabulary.pad_id or 0) if pad_id is None else pad_id
@@ -159,6 +163,7 @@ class ChatEncoder:
             multiple_of=multiple_of,
             always_media=always_media,
             dummies=self.placer.dummies,
+            on_error=on_error,
         )
 
     @property

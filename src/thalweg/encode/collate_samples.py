@@ -98,7 +98,7 @@ def _rope(samples: Sequence[Sample], tokens: Ragged) -> Ragged | None:
         return None  # one position a token: rows restart them anyway
     out: list[NDArray[np.int64]] = []
     for i, (p, n) in enumerate(zip(three, tokens.lengths.tolist(), strict=True)):
-        if p is None or p.ndim == 1:
+        if p is None or p.ndim == 1 or not n:
             out.append(np.arange(n).repeat(3).reshape(n, 3))
             continue
         flat = p.reshape(-1, p.shape[-1])

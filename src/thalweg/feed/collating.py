@@ -6,6 +6,7 @@ is said stays. Knows no model.
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from thalweg.core.errors import ConfigError
@@ -35,8 +36,9 @@ def _maker(feed: Feed) -> Callable[..., Any] | None:
     """Find what makes collate functions: the last function of the feed or of a part that has a `collator`."""
     for stage in reversed(feed.stages):
         found = getattr(stage.fn, "collator", None) if isinstance(stage, st.Map) else None
-        if found is not None:
-            return found  # type: ignore[no-any-return]
+        if isinstance(stage, st.Map) and found is not None:
+            lenient = stage.on_error != "raise"  # a medium that turns out damaged is one more sample that fails
+            return partial(found, on_error="skip") if lenient else found
         if isinstance(stage, st.Concat | st.Mix):
             return next((made for _, part in stage.feeds if (made := _maker(part)) is not None), None)
     return None

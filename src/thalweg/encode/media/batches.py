@@ -5,6 +5,8 @@ without any medium gets where sharded training would hang. Knows no loader: it i
 as `collate=`.
 """
 
+import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -49,10 +51,14 @@ class MediaCollator:
             needed with `always_media`.
         kinds: False leaves `mm_token_type_ids` out, for models that do not take it.
         threads: how many decode.
+        on_error: of a sample whose medium is damaged or changed: "raise", or "skip": it becomes padding, a warning
+            names it, and `skipped` counts it by its reason.
 
     Raises:
-        ConfigError: `always_media` without tokens for a dummy.
+        ConfigError: `always_media` without tokens for a dummy, or an unknown `on_error`.
     """
+
+    __slots__ = ("__dict__", "__weakref__", "skipped")  # what was counted is no part of the function's identity
 
     def __init__(
         self,
@@ -66,6 +72,7 @@ class MediaCollator:
         dummies: Mapping[str, tuple[int, int, int]] | None = None,
         kinds: bool = True,
         threads: int = 4,
+        on_error: str = "raise",
     ) -> None:
         self._arguments = {k: v for k, v in locals().items() if k not in {"self", "__class__"}}
         self.media, self.packed, self.pad_id, self.capacity = media, packed, pad_id, capacity
@@ -75,7 +82,10 @@ class MediaCollator:
             raise ConfigError(
                 "always_media=True knows no tokens for a dummy", fix="encoder.collator(always_media=True)"
             )
-        self.kinds = kinds and not media.flat
+        if on_error not in {"raise", "skip"}:
+            raise ConfigError(f"unknown on_error {on_error!r}", where="collator", fix='"raise" or "skip"')
+        self.kinds, self.on_error = kinds and not media.flat, on_error
+        self.skipped: Counter[str] = Counter()
 
     def __call__(self, items: Sequence[Any]) -> dict[str, Any]:
         """Make the batch of some rows.
@@ -91,7 +101,9 @@ class MediaCollator:
             EncodeError: a medium cannot be decoded, or changed since it was counted.
             ConfigError: a sample has weights, which no model takes.
         """
-        rows: list[list[Sample]] = [list(item) if self.packed else [item] for item in items]
+        given = [list(item) if self.packed else [item] for item in items]
+        loaded = iter(self._loaded([self._ready(s) for row in given for s in row]))
+        rows: list[list[Sample]] = [[next(loaded) for _ in row] for row in given]
         capacity = self.capacity
         for kind, tokens in self.dummies.items():
             if not any(_takes(s, kind) for row in rows for s in row):
@@ -99,9 +111,7 @@ class MediaCollator:
                 longest = max(sum(len(s["input_ids"]) for s in row) for row in rows)
                 if capacity is not None and longest > capacity:  # a full row: nothing of it is lost
                     capacity = -(-longest // self.multiple_of) * self.multiple_of
-        flat = [self._ready(s) for row in rows for s in row]
-        with ThreadPoolExecutor(self.threads, thread_name_prefix="thalweg-media") as pool:
-            columns = columns_of(even(_even(list(pool.map(self._load, flat)))))
+        columns = columns_of(even(_even([s for row in rows for s in row])))
         counts = np.cumsum([0, *map(len, rows)])
         arrays = lay_out(
             columns.tokens,
@@ -118,13 +128,26 @@ class MediaCollator:
         batch: dict[str, Any] = {**DIALECTS["hf"](arrays), **columns.media}
         return batch
 
-    def _load(self, sample: Sample) -> Sample:
-        if not any(c in sample for c in REFERENCES.values()):
-            return sample
+    def _loaded(self, samples: list[Sample]) -> list[Sample]:
+        """Decode the media of samples; one that cannot be decoded becomes one without tokens, where that is allowed."""
+        with ThreadPoolExecutor(self.threads, thread_name_prefix="thalweg-media") as pool:
+            found = list(pool.map(self._load, samples))
+        out: list[Sample] = []
+        for sample in found:
+            if isinstance(sample, EncodeError):
+                if self.on_error == "raise":
+                    raise sample
+                self.skipped[sample.reason] += 1
+                warnings.warn(f"left out: {sample}", stacklevel=2)
+                sample = self._ready({"input_ids": np.empty(0, np.int32), "loss_spans": np.empty((0, 2), np.int32)})  # noqa: PLW2901
+            out.append(sample)
+        return out
+
+    def _load(self, sample: Sample) -> Sample | EncodeError:
         try:
             return load(sample, self.media)
         except EncodeError as error:
-            raise error.named(record_id(sample)) from error.__cause__
+            return error.named(record_id(sample))
 
     def _ready(self, sample: Mapping[str, Any]) -> Sample:
         """Leave out what no model takes, and give texts their positions."""
@@ -165,7 +188,7 @@ class MediaCollator:
         last |= {} if measured.grid is None else {GRIDS[kind]: np.array([measured.grid], np.int64)}
         last |= {} if measured.size is None else {SIZES: np.array([measured.size], np.int64)}
         out = [list(row) for row in rows]
-        out[shortest][-1] = last
+        out[shortest][-1] = load(last, self.media)
         return [[_labelled(s) for s in row] for row in out]
 
 
