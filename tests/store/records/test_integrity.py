@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from records_rows import equal, token_rows
 import thalweg as tw
 from thalweg.core.errors import IntegrityError, RecordsError, ThalwegError
 from thalweg.store import fs
-from thalweg.store.records import guard, part, rowwriter
+from thalweg.store.records import checksum, guard, part, rowwriter
 
 
 def write(path, rows, **options):
@@ -246,14 +247,15 @@ def test_shards_of_two_sets_mixed_up_are_noticed(tmp_path):
         tw.open_records(tmp_path / "a").verify("full")
 
 
-@pytest.mark.parametrize("shard_bytes", ["256MB", "1MB"])  # noticed at the end of the block, and within it
-def test_a_full_disk_is_an_error_and_loses_nothing_committed(tmp_path, shard_bytes):
+# Noticed at the end of the rows, within them, and by the thread that writes large blocks.
+@pytest.mark.parametrize(("shard_bytes", "limit"), [("256MB", 200_000), ("1MB", 200_000), ("2MB", 1_500_000)])
+def test_a_full_disk_is_an_error_and_loses_nothing_committed(tmp_path, shard_bytes, limit):
     write(tmp_path / "set", token_rows(50))
     before = {p.name for p in (tmp_path / "set").iterdir()}
     program = f"""
 import resource, signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))  # the kernel then refuses to let a file grow
+resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))  # the kernel then refuses to let a file grow
 import numpy as np, thalweg as tw
 try:
     with tw.create_records({str(tmp_path / "set")!r}, append=True, shard_bytes={shard_bytes!r}) as w:
@@ -268,6 +270,56 @@ except Exception as error:
     rec = tw.open_records(tmp_path / "set")
     assert equal(list(rec), list(token_rows(50)))
     assert {p.name for p in (tmp_path / "set").iterdir()} == before
+
+
+# E38
+@pytest.mark.parametrize("cpus", [1, 2])
+def test_a_block_that_was_broken_off_ends_its_writer(tmp_path, monkeypatch, cpus):
+    monkeypatch.setattr(checksum, "has_second_cpu", lambda: cpus > 1)
+    true, full = os.write, [False]
+
+    def write_some(fd, data):
+        if full[0] and len(data) > 1000:
+            os.write = true
+            true(fd, data[:1000])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return true(fd, data)
+
+    ids = np.arange(2 << 20, dtype=np.int32)
+    with pytest.raises(RecordsError, match="not written whole"), tw.create_records(tmp_path / "set", sync=False) as w:
+        w.write({"input_ids": ids})
+        w.write_batch({"input_ids": [ids]})
+        monkeypatch.setattr(os, "write", write_some)
+        full[0] = True
+        with pytest.raises(RecordsError, match=r"cannot write: No space.*free some space"):
+            w.write_batch({"input_ids": [ids]})
+        full[0] = False  # there is room again, but nobody knows what is in the file
+        w.write_batch({"input_ids": [ids]})
+    assert [t.name for t in threading.enumerate() if t.name == "thalweg-write"] == []
+    assert [p.name for p in (tmp_path / "set").iterdir() if p.suffix in (".arrow", ".tmp")] == []
+    with pytest.raises(RecordsError):
+        tw.open_records(tmp_path / "set")
+
+
+# E38 E41
+def test_a_file_that_is_written_beside_the_hashing_is_the_same(tmp_path, monkeypatch):
+    rows = [{"input_ids": np.arange(k, dtype=np.int32), "text": f"row {k}"} for k in range(0, 60_000, 97)]
+    columns = {"input_ids": [r["input_ids"] for r in rows], "text": [r["text"] for r in rows]}
+    files, begun, start = [], [], threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", lambda self: (begun.append(self.name), start(self)))
+    for cpus in (1, 2):
+        monkeypatch.setattr(checksum, "has_second_cpu", lambda cpus=cpus: cpus > 1)
+        assert not begun
+        with tw.create_records(tmp_path / str(cpus), sync=False, shard_bytes="40MB") as w:
+            w.write_batch(columns)
+            for row in rows[::-1]:
+                w.write(row)
+        rec = tw.open_records(tmp_path / str(cpus))
+        rec.verify("full")
+        assert equal(list(rec), rows + rows[::-1])
+        files.append([(rec.fingerprint, s.checksum, s.size) for s in rec._opened.manifest.shards])
+    assert files[0] == files[1]
+    assert set(begun) == {"thalweg-write"}
 
 
 @pytest.mark.parametrize("step", ["_write_index", "_close_facts", "manifest"])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from xxhash import xxh3_128_hexdigest
 
-from thalweg.core.errors import SampleError
+from thalweg.core.errors import RecordsError, SampleError
 from thalweg.core.sample import INPUT_IDS
 from thalweg.store import fs
 from thalweg.store.records.block import Block
@@ -59,6 +59,7 @@ class PartFiles:
         self._made: list[Path] = []
         self.kinds: dict[str, Kind] = dict(self._declared)
         self.rows = self.tokens = 0
+        self._torn = False
 
     def put(self, block: Block) -> None:
         """Write a block.
@@ -68,8 +69,10 @@ class PartFiles:
         """
         if not block.n:
             return
+        self._must_be_whole()
         self._check_ids(block)
         facts = of_block(block, self._named)
+        self._torn = True
         shard = self._shard
         if shard is not None and not shard.accepts(block):
             self._close_shard()
@@ -79,8 +82,11 @@ class PartFiles:
             shard = self._shard = ShardFile(path, block, self._widths)
             self._made.append(path)
         shard.note_keys(block)
+        shard.begin(block)  # first: all else goes on beside the writing
         light = block.light()
         ends = ends_of(light)
+        hashed = shard.end(block.n, ends)
+        self._printer.add(light, ends, block.contents(), hashed)
         for name, column in block.columns.items():
             self.kinds[name] = join(self.kinds.get(name, NULL), column.kind)
         for name, values in facts.items():
@@ -89,12 +95,24 @@ class PartFiles:
                 file = self._facts[name] = FactFile(self.folder / f"{self.prefix}.{name}.npy", values.dtype)
                 self._made.append(file.path)
             file.write(values)
-        hashed = shard.write(block, ends)  # last, since it empties the processor's caches
-        self._printer.add(light, ends, block.contents(), hashed)
         self.rows += block.n
         self.tokens += int(facts["length"].sum(dtype=np.int64))
         if shard.size >= self._shard_bytes:
             self._close_shard()
+        self._torn = False
+
+    def _must_be_whole(self) -> None:
+        """Refuse to go on after a block that was broken off, by a full disk or by Ctrl-C: nobody knows what is there.
+
+        Raises:
+            RecordsError: one was.
+        """
+        if self._torn:
+            raise RecordsError(
+                "an earlier block was not written whole",
+                where=str(self.folder),
+                fix="write all rows again, in a new set",
+            )
 
     def _check_ids(self, block: Block) -> None:
         column = block.columns.get(INPUT_IDS)
@@ -120,6 +138,7 @@ class PartFiles:
 
     def finish(self, lineage: dict[str, Any], quarantined: int = 0) -> Manifest:
         """Close everything and give the manifest of these files alone."""
+        self._must_be_whole()
         self._close_shard()
         index, layouts, shards = self._write_index()
         total = self._printer.finish()

@@ -61,6 +61,7 @@ class ShardFile:
         self._schema = arrow.schema(self._all)
         self._sink = HashedSink(self._temporary)
         self._writer = pa.ipc.new_file(self._sink, self._schema)
+        self._first, self._pieces = 0, dict[str, Column]()  # of the block that was begun
         self._blocks: list[tuple[int, int, int, int, int]] = []  # rows before, first byte, end, hash, place of ends
         self._digests: list[int] = []
         self._ends: list[NDArray[np.uint16]] = []
@@ -81,37 +82,42 @@ class ShardFile:
             return False
         return _IDS.index(ids_mode(block)) <= _IDS.index(self.ids)
 
-    def write(self, block: Block, ends: NDArray[np.int64]) -> dict[str, NDArray[np.uint64]]:
-        """Add a block.
+    def begin(self, block: Block) -> None:
+        """Begin to add a block: its rows are on their way to the file until `end`, and do not change before."""
+        arrays: list[pa.Array] = []
+        self._first = self.size
+        self._pieces = {}
+        for how in self.columns:
+            column = block.columns.get(how.name)
+            arrays += arrow.arrays(column, how, block.n)
+            if column is not None and column.offsets is not None and len(column.values) and in_pieces(how):
+                self._sink.expect(arrays[-1].buffers()[3].address)
+                self._pieces[how.name] = column
+        for how in self._all[len(self.columns) :]:
+            arrays += arrow.arrays(self._hidden(how.name, block), how, block.n)
+        for name, column in block.columns.items():
+            self._kinds[name] = _widened(self._kinds[name], column.kind)
+        self._writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+        self._sink.begin()
+
+    def end(self, n: int, ends: NDArray[np.int64]) -> dict[str, NDArray[np.uint64]]:
+        """End with the block that was begun.
 
         Args:
-            block: the rows.
+            n: its rows.
             ends: rows after which a chunk of the fingerprint ends.
 
         Returns:
             Hashes of the pieces between ends, uint64 (len(ends) + 1,), of the array columns that are hashed here.
         """
-        arrays: list[pa.Array] = []
-        pieces: list[str] = []
-        for how in self.columns:
-            column = block.columns.get(how.name)
-            arrays += arrow.arrays(column, how, block.n)
-            if column is not None and column.offsets is not None and len(column.values) and in_pieces(how):
-                at = column.offsets[np.concatenate([[0], ends, [block.n]])] * column.values.itemsize
-                self._sink.expect(arrays[-1].buffers()[3].address, at)
-                pieces.append(how.name)
-        for how in self._all[len(self.columns) :]:
-            arrays += arrow.arrays(self._hidden(how.name, block), how, block.n)
-        for name, column in block.columns.items():
-            self._kinds[name] = _widened(self._kinds[name], column.kind)
-        first = self.size
-        self._writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
-        digest, found = self._sink.cut()
+        at = np.concatenate([[0], ends, [n]])
+        offsets = ((c.offsets, c.values.itemsize) for c in self._pieces.values())
+        digest, found = self._sink.cut([o[at] * size for o, size in offsets if o is not None])
         self._digests.append(digest)
-        self._blocks.append((self.rows, first, self.size, digest, 0))
+        self._blocks.append((self.rows, self._first, self.size, digest, 0))
         self._ends.append(ends.astype(np.uint16))
-        self.rows += block.n
-        return dict(zip(pieces, found, strict=True))
+        self.rows += n
+        return dict(zip(self._pieces, found, strict=True))
 
     def _hidden(self, name: str, block: Block) -> Column:
         known = np.array([self.keys.setdefault(k, len(self.keys)) for k in block.keys], np.int32)
