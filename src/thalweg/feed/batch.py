@@ -122,9 +122,9 @@ class Collator:
             return sizes
         if self.pack is None or len(self.pack.capacities) > 1:
             return None
+        assert self._asked_width is not None
         ends = offsets_of(sizes)[offsets]
-        wanted = getattr(self.stage, "pad_to", None)
-        tail = (wanted if isinstance(wanted, int) else self.pack.longest) - (ends[1:] - ends[:-1])
+        tail = self._asked_width - (ends[1:] - ends[:-1])
         return np.insert(sizes, offsets[1:], tail) if int(tail.min(initial=0)) >= 0 else None
 
     def arrays(self, documents: Documents, filler: int, width: int | None = None) -> RowArrays:
@@ -157,19 +157,21 @@ class Collator:
         return rows
 
     def width(self, documents: Documents) -> int | None:
-        """Give the width of rows: pad_to, else the capacity where packed (more for a document alone), else None."""
+        """Give the width of rows, None where it is theirs: as asked, and more for a document alone in its row."""
+        pack, top = self.pack, self._asked_width
+        if top is None or pack is None or pack.overlong != "alone" or isinstance(self.stage.pad_to, int):
+            return top
+        assert documents.tokens is not None
+        ends = offsets_of(-(-documents.tokens.lengths // pack.align) * pack.align)
+        return max(top, int(np.diff(ends[documents.offsets]).max(initial=0)))
+
+    @cached_property
+    def _asked_width(self) -> int | None:
+        """Width of rows as the stages say: pad_to, else the capacity where rows are packed and padded."""
         wanted = getattr(self.stage, "pad_to", None)
         if isinstance(wanted, int):
             return wanted
-        if self.pack is None or self.stage.pad == "none":
-            return None
-        assert documents.tokens is not None
-        top = self.pack.longest
-        if self.pack.overlong != "alone":
-            return top
-        ends = np.append(0, np.cumsum(-(-documents.tokens.lengths // self.pack.align) * self.pack.align))
-        longest = int(np.diff(ends[documents.offsets]).max(initial=0))
-        return max(top, longest)
+        return None if self.pack is None or self.stage.pad == "none" else self.pack.longest
 
     def collate(
         self, documents: Documents, filler: int, shape: tuple[int, int] | None = None, width: int | None = None

@@ -59,8 +59,8 @@ class Meters:
 
     def made(self, batches: Sequence[Mapping[str, Any]]) -> None:
         """Count batches and the bytes of their arrays."""
-        arrays = [value.nbytes for values in batches for value in values.values() if type(value) is np.ndarray]
-        self.counts["bytes"] += sum(arrays)
+        array = np.ndarray  # looked up once, not for each value
+        self.counts["bytes"] += sum([v.nbytes for values in batches for v in values.values() if type(v) is array])
         self.counts["batches"] += len(batches)
 
     def add(self, name: str, n: int) -> None:

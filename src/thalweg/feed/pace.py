@@ -8,8 +8,6 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any, TypeVar
 
-import numpy as np
-
 from thalweg.core.batch import Batch
 
 T = TypeVar("T")
@@ -79,8 +77,9 @@ class Pace:
         ids: Any = batch.get("input_ids")
         if ids is None:
             ids = batch.get("tokens")
-        if getattr(ids, "ndim", 0) == 2:
-            self.places += ids.size if type(ids) is np.ndarray else ids.numel()
+        shape: Any = getattr(ids, "shape", ())
+        if len(shape) == 2:
+            self.places += shape[0] * shape[1]
 
     def read(self) -> dict[str, Any]:
         """Give the figures, `waiting_share` and `tokens_per_second` among them."""
