@@ -41,8 +41,8 @@ def test_levels_say_what_is_ready_and_what_is_on_the_way(tmp_path, monkeypatch):
     loader = tw.Loader(records(tmp_path / "r").batch(4, pad="none"), return_tensors="np")
     assert loader.stats()["levels"] == {"ready": 0, "in_flight": 0}
     steps = iter(loader)
-    list(islice(steps, 2))  # the first alone, then one of a group of 16, and the group behind it is read
-    assert loader.stats()["levels"] == {"ready": 15, "in_flight": 1}
+    list(islice(steps, 2))  # the first alone, then one of a group of 16, and two behind it are on their way
+    assert loader.stats()["levels"] == {"ready": 15, "in_flight": 2}
     loader.close()
     assert loader.stats()["levels"] == {"ready": 0, "in_flight": 0}
 
