@@ -20,6 +20,13 @@ LOSS_SPANS = "loss_spans"  # int32 (k, 2): half-open token ranges in the loss; a
 IGNORE_INDEX = -100
 
 
+def offsets_of(sizes: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
+    """Give the borders of ranges of these sizes end to end, int64 (k + 1,)."""
+    offsets = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    return offsets
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Ragged:
     """Rows of different lengths in one flat array.
@@ -59,7 +66,5 @@ class Ragged:
     def from_rows(cls, rows: Sequence[Any], dtype: Any = None) -> "Ragged":
         """Lay rows end to end (one copy). No rows give an empty column of `dtype`."""
         arrays = [np.asarray(r, dtype=dtype) for r in rows]
-        offsets = np.zeros(len(arrays) + 1, np.int64)
-        np.cumsum([len(a) for a in arrays], out=offsets[1:])
         values = np.concatenate(arrays) if arrays else np.empty(0, dtype or np.int32)
-        return cls(values, offsets)
+        return cls(values, offsets_of([len(a) for a in arrays]))

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from thalweg.core.errors import ConfigError, nearest
 from thalweg.core.extras import need
+from thalweg.core.sample import offsets_of
 from thalweg.encode.ranks import Ranks
 
 Flat: TypeAlias = tuple[NDArray[np.int32], NDArray[np.int64]]  # ids end to end, and n + 1 offsets
@@ -57,8 +58,7 @@ class Backend(Protocol):
 
 
 def _flat(rows: Sequence[Sequence[int]]) -> Flat:
-    offsets = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum([len(r) for r in rows], out=offsets[1:])
+    offsets = offsets_of([len(r) for r in rows])
     ids = np.fromiter(chain.from_iterable(rows), np.int32, count=int(offsets[-1]))
     return ids, offsets
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.core.errors import ConfigError, SampleError
-from thalweg.core.sample import INPUT_IDS, LABELS, LOSS_SPANS, Ragged, Sample
+from thalweg.core.sample import INPUT_IDS, LABELS, LOSS_SPANS, Ragged, Sample, offsets_of
 
 ABOUT = frozenset({"id", "source", "unit", "row", "index"})  # name the sample; they go to batch.info
 ROPE = "position_ids"  # int (3, n) of a sample: multimodal positions
@@ -86,8 +86,7 @@ def _spans(rows: list[Any], tokens: Ragged) -> Ragged:
         np.array([[0, n]], np.int32) if row is None else np.asarray(row, np.int32).reshape(-1, 2)
         for row, n in zip(rows, tokens.lengths.tolist(), strict=True)
     ]
-    offsets = np.zeros(len(pairs) + 1, np.int64)
-    np.cumsum([len(p) for p in pairs], out=offsets[1:])
+    offsets = offsets_of([len(p) for p in pairs])
     return Ragged(np.concatenate(pairs) if pairs else np.empty((0, 2), np.int32), offsets)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.core.sample import Ragged
+from thalweg.core.sample import Ragged, offsets_of
 from thalweg.encode.backend import Flat
 
 
@@ -35,8 +35,7 @@ def dress(flat: Flat, before: tuple[int, ...], after: tuple[int, ...], limit: in
             tails[cut] = 0
     if not before and not tails.any():
         return Ragged(ids, np.concatenate([[0], np.cumsum(keep)]))
-    bounds = np.zeros(len(keep) + 1, np.int64)
-    np.cumsum(keep + len(before) + tails, out=bounds[1:])
+    bounds = offsets_of(keep + len(before) + tails)
     out = np.empty(bounds[-1], np.int32)
     rows = np.ones(len(out), np.bool_)
     closed = bounds[1:][tails > 0] - len(after)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from thalweg.core.errors import ConfigError
 from thalweg.core.extras import need
+from thalweg.core.sample import offsets_of
 from thalweg.encode.qwen import byte_alphabet
 
 # how a ByteLevel step cuts text by itself, as GPT-2 published it
@@ -52,8 +53,7 @@ class Ranks:
         allowed: Any = "all" if special else self._plain
         read = self._encoding.encode_to_numpy
         rows = [read(self._ready(t), allowed_special=allowed, disallowed_special=()) for t in texts]
-        offsets = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum([len(r) for r in rows], out=offsets[1:])
+        offsets = offsets_of([len(r) for r in rows])
         flat = np.concatenate(rows).astype(np.int32) if rows else np.empty(0, np.int32)
         return flat, offsets
 

@@ -15,14 +15,13 @@ from numpy.typing import NDArray
 
 from thalweg.core.batch import BatchInfo
 from thalweg.core.errors import ConfigError, SampleError
-from thalweg.core.sample import INPUT_IDS, LABELS, LOSS_SPANS, Ragged, Sample
+from thalweg.core.sample import INPUT_IDS, LABELS, LOSS_SPANS, Ragged, Sample, offsets_of
 from thalweg.encode.collate import DIALECTS
 from thalweg.encode.collate_theirs import collate_by
 from thalweg.feed import stages as st
 from thalweg.feed.gather import MASK, PROVENANCE, Documents, Reader
 from thalweg.feed.rowmap import map_rows
 from thalweg.feed.slicing import Slicing
-from thalweg.feed.views import offsets_of
 from thalweg.plan.rows import Pad, RowArrays, lay_out
 from thalweg.store.records.hashing import mix
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.core.errors import ConfigError, SampleError
-from thalweg.core.sample import INPUT_IDS, LABELS, LOSS_SPANS, Ragged, Sample
+from thalweg.core.sample import INPUT_IDS, LABELS, LOSS_SPANS, Ragged, Sample, offsets_of
 from thalweg.core.seeds import key64
 from thalweg.feed.announce import say_of
 from thalweg.feed.mapped import Leaf
@@ -21,7 +21,7 @@ from thalweg.feed.source import Columns, samples_of
 from thalweg.feed.tokencopy import TokenCopy
 from thalweg.feed.views import merge, places_of
 from thalweg.plan.epoch import Block
-from thalweg.plan.labels import labels_from_spans
+from thalweg.plan.labels import cut_spans, labels_from_spans
 from thalweg.store.records.token_ids import Places
 
 Ints = NDArray[np.int64]
@@ -365,18 +365,6 @@ def _cut(documents: Documents, whole: bool = True) -> None:
 def cut_ragged(rows: Ragged, start: Ints, stop: Ints) -> Ragged:
     """Give tokens start to stop of each row."""
     lengths = stop - start
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
+    offsets = offsets_of(lengths)
     at = np.arange(offsets[-1]) + np.repeat(rows.offsets[:-1] + start - offsets[:-1], lengths)
     return Ragged(rows.values[at], offsets)
-
-
-def cut_spans(spans: Ragged, start: Ints, stop: Ints) -> Ragged:
-    """Give the spans of each row that meet its piece, counted from the piece's first token."""
-    owner = np.repeat(np.arange(len(spans)), spans.lengths)
-    pairs = spans.values.reshape(-1, 2).astype(np.int64)
-    moved = np.clip(pairs - start[owner, None], 0, (stop - start)[owner, None])
-    kept = moved[:, 0] < moved[:, 1]
-    offsets = np.zeros(len(spans) + 1, np.int64)
-    np.cumsum(np.bincount(owner[kept], minlength=len(spans)), out=offsets[1:])
-    return Ragged(moved[kept].astype(np.int32), offsets)

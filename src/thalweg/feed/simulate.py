@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.core.errors import ConfigError
+from thalweg.core.sample import offsets_of
 from thalweg.feed import stages as st
 from thalweg.feed.compile import Compiled, compile_feed
 from thalweg.feed.even import Shapes, balanced_order, row_widths
@@ -136,9 +137,7 @@ def _rows(compiled: Compiled, epoch: int, order: Any) -> _Rows:
 
 def _sums(values: NDArray[Any], offsets: Ints) -> Ints:
     """Sum values over rows, int64 (r,)."""
-    total = np.zeros(len(values) + 1, np.int64)
-    np.cumsum(values, out=total[1:])
-    return np.diff(total[offsets])
+    return np.diff(offsets_of(values)[offsets])
 
 
 def simulate(feed: Any, worlds: list[int], *, accumulation: int = 1, seed: int = 0, epoch: int = 0) -> list[Simulation]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from thalweg.core.batch import Batch
 from thalweg.core.errors import ConfigError, SampleError
-from thalweg.core.sample import IGNORE_INDEX, INPUT_IDS, LABELS, LOSS_SPANS, Ragged, Sample
+from thalweg.core.sample import IGNORE_INDEX, INPUT_IDS, LABELS, LOSS_SPANS, Ragged, Sample, offsets_of
 from thalweg.feed import stages as st
 from thalweg.feed.batch import Collator, row_digests
 from thalweg.feed.gather import Documents, Reader
@@ -120,8 +120,7 @@ def step_words(step: StepRows) -> str:
 def digests_of(rows: Sequence[Row]) -> NDArray[np.uint64]:
     """Hash the ids and sources in each row, as they came with the data, to one number: uint64 (r,)."""
     pieces = [p for row in rows for p in row]
-    offsets = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum([len(row) for row in rows], out=offsets[1:])
+    offsets = offsets_of([len(row) for row in rows])
     return row_digests(hash_ids([f"{p.source.name}/{p.id}" if p.source.name else str(p.id) for p in pieces]), offsets)
 
 
@@ -132,8 +131,7 @@ def documents_of(rows: Sequence[Row]) -> Documents:
         SampleError: labels that are not one for each token.
     """
     pieces = [p for row in rows for p in row]
-    offsets = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum([len(row) for row in rows], out=offsets[1:])
+    offsets = offsets_of([len(row) for row in rows])
     n = len(pieces)
     documents = Documents(np.zeros(n, np.int32), np.zeros(n, np.int64), offsets)
     documents.samples = [p.sample for p in pieces]

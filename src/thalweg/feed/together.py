@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.core.sample import IGNORE_INDEX
+from thalweg.core.sample import IGNORE_INDEX, offsets_of
 from thalweg.feed.batch import Collator
 from thalweg.feed.gather import Documents
 from thalweg.plan.labels import count_labels, loss_mask, span_bounds
@@ -137,19 +137,15 @@ def _label_counts(documents: Documents, docs: Ints, laid: NDArray[np.int64] | No
     """Count the tokens in the loss of each micro-batch; `laid`: labels as they were laid out in rows."""
     assert documents.tokens is not None
     if documents.labels is None:
-        counts = np.zeros(len(documents.tokens) + 1, np.int64)
-        np.cumsum(count_labels(documents.spans, documents.tokens.lengths), out=counts[1:])
+        counts = offsets_of(count_labels(documents.spans, documents.tokens.lengths))
         return _steps(counts[docs])
     if laid is not None:
-        real = np.zeros(laid.size + 1, np.int64)
-        np.cumsum(laid.reshape(-1) != IGNORE_INDEX, out=real[1:])
+        real = offsets_of(laid.reshape(-1) != IGNORE_INDEX)
         return _steps(real[np.searchsorted(documents.offsets, docs) * laid.shape[1]])
     values, tokens = documents.labels.values, documents.tokens
-    real = np.zeros(len(values) + 1, np.int64)
-    np.cumsum(values != IGNORE_INDEX, out=real[1:])
+    real = offsets_of(values != IGNORE_INDEX)
     starts = tokens.offsets[:-1][tokens.lengths > 0]  # the first token of a document is never in the loss
-    firsts = np.zeros(len(values) + 1, np.int64)
-    np.cumsum(np.bincount(starts[values[starts] != IGNORE_INDEX], minlength=len(values)), out=firsts[1:])
+    firsts = offsets_of(np.bincount(starts[values[starts] != IGNORE_INDEX], minlength=len(values)))
     ends = tokens.offsets[docs]
     return _steps(real[ends] - firsts[ends])
 

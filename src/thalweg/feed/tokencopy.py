@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.core.sample import Ragged
-from thalweg.feed.views import offsets_of
+from thalweg.core.sample import Ragged, offsets_of
 from thalweg.plan.rows import counting
 from thalweg.store.records.gather import ready
 from thalweg.store.records.token_ids import Places

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.core.errors import ConfigError
-from thalweg.core.sample import INPUT_IDS, Ragged
+from thalweg.core.sample import INPUT_IDS, Ragged, offsets_of
 from thalweg.core.state import digest
 from thalweg.feed.source import Columns, Source
 from thalweg.plan.table import by_source
@@ -281,13 +281,6 @@ def tokens_at(found: Places) -> Ragged:
     """Copy tokens from where they lie, int32, in one go."""
     values = gather_at(found.addresses, found.width, found.sizes)
     return Ragged(values.astype(np.int32, copy=False), offsets_of(found.sizes))
-
-
-def offsets_of(sizes: NDArray[Any]) -> Ints:
-    """Give the borders of ranges of these sizes end to end, int64 (k + 1,)."""
-    offsets = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes, out=offsets[1:])
-    return offsets
 
 
 def _interleave(place: Ints, parts: Sequence[Any]) -> Any:
