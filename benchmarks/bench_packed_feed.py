@@ -2,7 +2,8 @@
 
 Lengths are real (lognormal, mean 299, at most 4,096) and lie in a mapped file; tokens are made when they are read, so
 that the plan is what is measured. "cached" has the block's plan kept on the node, "cold" has only the table's sums.
-Throughput is taken on records too, whose tokens have to be read.
+Throughput is taken on records too, whose tokens have to be read: of one rank of 8 that is alone on its node and plans
+the rows of all, of one that finds the plans of another, and of the 8 ranks of one node, the first of which plans.
 """
 
 import shutil
@@ -16,7 +17,8 @@ from typing import Any
 import numpy as np
 from harness import Case, Side, Work, main
 
-CAPACITY, SOURCES = 4_096, 20
+CAPACITY, SOURCES, WORLD = 4_096, 20, 8
+LATER = 10  # an epoch that a walk from the start does not come to
 
 
 def prepare(folder: Path, size: Mapping[str, Any]) -> None:
@@ -106,11 +108,11 @@ def composed(whole: Any, parts: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def loader_of(feed: Any) -> Any:
+def loader_of(feed: Any, rank: int = 3) -> Any:
     from thalweg.core.topology import Topology
     from thalweg.feed.loader import FeedLoader
 
-    return FeedLoader(feed, topology=Topology(rank=3, world=8), epochs=None)
+    return FeedLoader(feed, topology=Topology(rank=rank, world=WORLD), epochs=None)
 
 
 def place(loader: Any, state: dict[str, str], fraction: float) -> dict[str, str]:
@@ -186,35 +188,46 @@ def first_batch(kind: str, *, cached: bool) -> Callable[[Path, Mapping[str, Any]
 
 
 def throughput(
-    kind: str, made: Callable[[Path], Mapping[str, Any]], *, kept: bool = False
+    kind: str, made: Callable[[Path], Mapping[str, Any]], *, kept: bool = False, ranks: tuple[int, ...] = (3,)
 ) -> Callable[[Path, Mapping[str, Any]], Work]:
-    """Walk some thousand batches from the first; `kept`: another rank of the node has planned them before."""
+    """Walk some thousand batches of an epoch of which nothing is planned yet.
+
+    Args:
+        kind: of feed.
+        made: gives the feeds.
+        kept: another rank of the node has planned them before.
+        ranks: those of the node, which take a batch in turn.
+    """
 
     def start(folder: Path, size: Mapping[str, Any]) -> Work:
         import os
 
         os.environ["THALWEG_CACHE"] = tempfile.mkdtemp(dir=folder)
 
-        def walk(loader: Any) -> int:
-            tokens = 0
-            for batch in loader:
-                tokens += batch.info.num_tokens
-                if tokens >= size["tokens"]:
-                    break
+        def loaders() -> list[Any]:
+            return [loader_of(made(folder)[kind], rank=rank) for rank in ranks]
+
+        def walk(walked: list[Any], epoch: int) -> int:
+            for loader in walked:
+                loader.set_epoch(epoch)
+            tokens, batches = 0, [iter(loader) for loader in walked]
+            while tokens < size["tokens"]:
+                for each in batches:
+                    tokens += next(each).info.num_tokens
             return tokens
 
+        ours = loaders()
+        walk(ours, 0)  # data and processor are warm, and nothing of the later epoch is planned
         if kept:
-            before = loader_of(made(folder)[kind])
-            walk(before)
-            before.close()
-        loader = loader_of(made(folder)[kind])
-        return Work(lambda: walk(loader))
+            walk(loaders(), LATER)
+        return Work(lambda: walk(ours, LATER))
 
     return start
 
 
 HUGE = {"full": {"samples": 10**9, "tokens": 50_000_000}, "smoke": {"samples": 10**6, "tokens": 500_000}}
 RECORDS = {"full": {"rows": 400_000, "tokens": 50_000_000}, "smoke": {"rows": 4_000, "tokens": 200_000}}
+NODE = {"full": {"rows": 400_000, "tokens": 200_000_000}, "smoke": {"rows": 4_000, "tokens": 400_000}}
 CASES = [
     *(
         Case(
@@ -255,11 +268,28 @@ CASES = [
             },
             sizes=sizes,
             rounds=3,
+            warmup=0,
         )
         for name, prepare_data, made, sizes in (
             ("tokens of a feed on records", prepare_records, on_records, RECORDS),
             ("tokens of a feed at 10^9 samples", prepare, feeds, HUGE),
         )
+    ),
+    Case(
+        name="tokens of the 8 ranks of a node on records",
+        unit="tokens",
+        prepare=prepare_records,
+        sides={
+            side: Side(throughput(kind, on_records, ranks=tuple(range(WORLD))))
+            for side, kind in (
+                ("packed, 20 sources by tokens with a schedule", "mixed"),
+                ("packed", "packed"),
+                ("plain", "plain"),
+            )
+        },
+        sizes=NODE,
+        rounds=3,
+        warmup=0,
     ),
 ]
 

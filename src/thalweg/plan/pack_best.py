@@ -6,7 +6,6 @@ decisions are then expanded to documents in one pass. Knows no tokens.
 """
 
 from dataclasses import dataclass, replace
-from itertools import chain
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,12 +22,12 @@ class _Decisions:
 
     Args:
         rows: how many there are.
-        events: (first row, rows, documents for each, documents that each has before), by falling length.
+        events: first row, rows, documents for each, documents that each has before; end to end, by falling length.
         made: (capacity, rows) of new rows, in order.
     """
 
     rows: int
-    events: list[tuple[int, int, int, int]]
+    events: list[int]
     made: list[tuple[int, int]]
 
 
@@ -40,7 +39,7 @@ def _decide(counts: NDArray[np.int64], capacities: list[int], max_docs: int | No
     most, rows = max_docs or 1 << 62, 0
     opened: dict[int, list[Run]] = {}  # open rows by residual
     residuals = 0  # bit r is set where an open row has r tokens left
-    events: list[tuple[int, int, int, int]] = []
+    events: list[int] = []  # flat: as many tuples would set off the garbage collector
     made: list[tuple[int, int]] = []
 
     def put(room: int, run: Run) -> None:
@@ -74,14 +73,14 @@ def _decide(counts: NDArray[np.int64], capacities: list[int], max_docs: int | No
             full = count // each
             full = full if full < n else n  # noqa: FURB136
             if full:
-                events.append((first, full, each, docs))
+                events += first, full, each, docs
                 put(room - each * length, (first, full, docs + each))
                 count -= full * each
             if full == n:
                 continue
             first, n = first + full, n - full
             if count:  # fewer documents are left than one more row would take
-                events.append((first, 1, count, docs))
+                events += first, 1, count, docs
                 put(room - count * length, (first, 1, docs + count))
                 first, n, count = first + 1, n - 1, 0
             if n:
@@ -101,8 +100,7 @@ def _descending(lengths: NDArray[np.integer], top: int) -> Ints:
 
 def _expand(decided: _Decisions, order: Ints) -> Rows:
     """Give each document its place: the first place of its row, plus the documents that came before it there."""
-    flat = np.fromiter(chain.from_iterable(decided.events), np.int64, 4 * len(decided.events))
-    first, n, each, docs = flat.reshape(-1, 4).T
+    first, n, each, docs = np.array(decided.events, np.int64).reshape(-1, 4).T
     at = np.arange(int(n.sum())) + np.repeat(first - np.cumsum(n) + n, n)  # row of each (decision, row) pair
     sizes = np.repeat(each, n)
     held = np.zeros(decided.rows + 1, np.int64)
