@@ -5,6 +5,7 @@ is the set of the residuals that open rows have, and a million documents are som
 decisions are then expanded to documents in one pass. Knows no tokens.
 """
 
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -64,7 +65,7 @@ def _decide(counts: NDArray[np.int64], capacities: list[int], max_docs: int | No
                 if not stack:
                     residuals ^= 1 << room
             else:  # as many new ones as all of them need
-                room = next(c for c in capacities if c >= length)
+                room = capacities[bisect_left(capacities, length)]
                 first, n, docs = rows, -(-count // min(room // length, most)), 0
                 rows += n
                 made.append((room, n))
