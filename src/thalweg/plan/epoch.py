@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg.core.sample import offsets_of
 from thalweg.core.seeds import Key, generator
 from thalweg.plan.pack_rows import ranges
 from thalweg.plan.schedule import Schedule
@@ -102,9 +103,7 @@ class Block:
             of: gives one value for each document.
         """
         if name not in self.sums:
-            total = np.zeros(len(self.index) + 1, np.int64)
-            np.cumsum(of(self), out=total[1:])
-            self.sums[name] = total[self.offsets]
+            self.sums[name] = offsets_of(of(self))[self.offsets]
         return self.sums[name]
 
     def take(self, rows: Ints) -> "Block":

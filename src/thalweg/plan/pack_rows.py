@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from thalweg.core.errors import InputError
+from thalweg.core.sample import offsets_of
 
 Ints = NDArray[np.int64]
 
@@ -74,9 +75,7 @@ class Rows:
 
     def tokens(self, lengths: ArrayLike) -> Ints:
         """Give the tokens of each row, int64 (r,)."""
-        total = np.zeros(len(self.order) + 1, np.int64)
-        np.cumsum(self.piece_lengths(lengths), out=total[1:])
-        return np.diff(total[self.offsets])
+        return np.diff(offsets_of(self.piece_lengths(lengths))[self.offsets])
 
     def take(self, rows: ArrayLike) -> "Rows":
         """Give some rows in another order, as a plan of their own."""
@@ -94,8 +93,7 @@ def ranges(offsets: Ints, rows: Ints) -> tuple[Ints, Ints]:
         rows: int64 (k,), the rows wanted, in the order wanted.
     """
     counts = np.diff(offsets)[rows]
-    out = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum(counts, out=out[1:])
+    out = offsets_of(counts)
     at = np.repeat(offsets[:-1][rows] - out[:-1], counts)
     at += np.arange(len(at))
     return at, out
