@@ -17,7 +17,7 @@ from records_rows import equal, token_rows
 import thalweg as tw
 from thalweg.core.errors import IntegrityError, RecordsError, ThalwegError
 from thalweg.store import fs
-from thalweg.store.records import checksum, guard, part, rowwriter
+from thalweg.store.records import blocks, checksum, guard, part, region, rowwriter
 
 
 def write(path, rows, **options):
@@ -48,8 +48,13 @@ def test_every_flip_of_a_byte_is_found_by_full_verification(tmp_path):
     tw.open_records(tmp_path / "set").verify("full")
 
 
-def test_verification_on_read_names_file_and_offset(tmp_path, monkeypatch):
+@pytest.mark.parametrize("cpus", [1, 2])
+def test_verification_on_read_names_file_and_offset(tmp_path, monkeypatch, cpus):
     monkeypatch.setattr(rowwriter, "BLOCK_ROWS", 50)
+    monkeypatch.setattr(blocks, "_MUCH", 0)
+    monkeypatch.setattr(blocks, "has_second_cpu", lambda: cpus > 1)
+    fetched, fetch = [], region.Region.fetch
+    monkeypatch.setattr(region.Region, "fetch", lambda *a: (fetched.append(threading.current_thread().name), fetch(*a)))
     rec = write(tmp_path / "set", token_rows(3000), shard_bytes=100_000)
     shard = rec._opened.manifest.shards[1]
     path = tmp_path / "set" / shard.name
@@ -70,6 +75,9 @@ def test_verification_on_read_names_file_and_offset(tmp_path, monkeypatch):
         with pytest.raises(IntegrityError) as said:
             checked.read(np.arange(first, first + shard.rows))
         names_the_place(said)
+        assert not checked._opened.touch.done[checked._opened.table.of_rows(np.array([first + shard.rows // 2]))].any()
+        assert not any(t.name == "thalweg-verify" for t in threading.enumerate())
+    assert set(fetched) == ({"thalweg-verify"} if cpus > 1 else set())
     with pytest.raises(IntegrityError) as said:
         rec.verify("full")
     names_the_place(said)

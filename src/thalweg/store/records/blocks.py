@@ -15,6 +15,7 @@ from thalweg.core.errors import IntegrityError
 from thalweg.store.records.checksum import block_checksum
 from thalweg.store.records.manifest import HEAD, File, Layout, Manifest
 from thalweg.store.records.region import FileReads, Region
+from thalweg.work.beside import Beside, has_second_cpu
 
 
 class BlockTable:
@@ -104,6 +105,8 @@ def checked(data: NDArray[np.uint8], file: File) -> NDArray[np.uint8]:
     return data
 
 
+_AHEAD = 16  # blocks whose bytes are brought beside their verification: they must stay in memory until then
+_MUCH = 1 << 20  # bytes from which on that is worth a thread: they are hashed in 0.1 ms, it takes as long
 Span: TypeAlias = tuple[int, int, int]  # shard, first byte, end
 
 
@@ -131,6 +134,7 @@ class Touch:
     ) -> None:
         self._table, self._memory, self._ready, self._name_of = table, memory, ready, name_of
         self._verify = verify
+        self._beside = verify and isinstance(memory, Region) and has_second_cpu()
         self.done = np.zeros(len(table), bool)
 
     def __call__(self, blocks: NDArray[np.int64]) -> list[int]:
@@ -138,11 +142,32 @@ class Touch:
         new = [] if self.done[blocks].all() else np.flatnonzero(np.bincount(blocks[~self.done[blocks]])).tolist()
         if new:
             self._ready([self.span(block) for block in new])
-            for block in new:
-                if self._verify:
-                    self.compare(block)
-                self.done[block] = True
+            if self._verify:
+                for k in range(0, len(new), _AHEAD):
+                    self._compare_some(new[k : k + _AHEAD])
+            else:
+                self.done[new] = True
         return new
+
+    def _compare_some(self, blocks: Sequence[int]) -> None:
+        """Compare blocks in order. A thread brings their bytes while those before are hashed."""
+        memory, base = self._memory, self._table.base
+        spans = [(int(base[block]), *self.span(block)[1:]) for block in blocks]
+
+        def fetch() -> None:
+            assert isinstance(memory, Region)
+            for place, first, end in spans:
+                memory.fetch(place + first, place + end)
+
+        ahead = Beside(fetch, name="thalweg-verify")
+        if self._beside and sum(end - first for _, first, end in spans) >= _MUCH:
+            ahead.start()
+        try:
+            for block in blocks:
+                self.compare(block)
+                self.done[block] = True
+        finally:
+            ahead.wait()
 
     def span(self, block: int) -> Span:
         """Say which bytes of which shard a block is."""
