@@ -10,6 +10,7 @@ from click.testing import CliRunner
 import thalweg as tw
 from thalweg.cli import cli
 from thalweg.core.errors import ConfigError, InputError, RecordsError
+from thalweg.store.records.parts import declare_parts
 
 PIPELINE = """
 from thalweg.run import LocalPipelineExecutor
@@ -58,6 +59,42 @@ def test_missing_or_empty_records_are_named(tmp_path, folder):
     result = invoke("inspect", tmp_path / folder)
     assert result.exit_code == 1
     assert str(tmp_path / folder) in result.stderr
+
+
+def test_what_lies_where_a_record_set_is_expected_is_told_with_what_to_type(tmp_path, records):
+    (tmp_path / "raw").mkdir()
+    for k in range(3):
+        (tmp_path / "raw" / f"{k}.jsonl").write_text('{"text": "a"}\n')
+    (tmp_path / "raw" / ".hidden").touch()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.odd").touch()
+
+    def told(path, command="verify"):
+        result = invoke(command, path)
+        assert result.exit_code == 1
+        assert str(path) in result.stderr
+        return result.stderr
+
+    said = told(tmp_path / "raw")
+    assert "data in the format jsonl" in said
+    for words in (f"thalweg inspect {tmp_path / 'raw' / '0.jsonl'}", "tw.from_files(", f"thalweg convert {tmp_path}"):
+        assert words in said
+    assert "tw.from_files(" in told(tmp_path / "raw" / "1.jsonl")
+    for command in ("verify", "inspect"):
+        assert "files such as notes.odd" in told(tmp_path / "other", command)
+    assert str(records) in told(records.parent)
+
+    assert invoke("convert", tmp_path / "raw", tmp_path / "made", "--to", "jsonl").exit_code == 0
+    assert "data in the format jsonl" in told(tmp_path / "made")
+    (tmp_path / "made" / "part-00001.jsonl").unlink()
+    said = told(tmp_path / "made")
+    assert "a conversion that is not finished: 2 of 3 pieces are there" in said
+    assert "run the same `thalweg convert` again" in said
+    declare_parts(tmp_path / "parts", 2)
+    for command in ("verify", "inspect"):
+        said = told(tmp_path / "parts", command)
+        assert "unfinished: 2 of 2 parts are missing" in said
+        assert "thalweg convert" in said
 
 
 def test_an_unknown_column_is_answered_with_the_nearest(records):

@@ -10,6 +10,8 @@ import msgspec
 
 from thalweg.core.errors import RecordsError
 
+CONVERT = "`thalweg convert`, run again, goes on where it stopped"
+
 
 class Declaration(msgspec.Struct, frozen=True):
     """What is written when a set of parts begins."""
@@ -21,7 +23,7 @@ class Declaration(msgspec.Struct, frozen=True):
 def unfinished(where: Path | str, count: int, missing: Sequence[int]) -> RecordsError:
     """Say which parts are missing."""
     shown = ", ".join(map(str, missing[:20])) + (f" and {len(missing) - 20} more" if len(missing) > 20 else "")
-    fix = "finish them" + ", or open with partial=True" * isinstance(where, Path)
+    fix = f"finish them ({CONVERT})" + ", or open with partial=True, verify with --partial" * isinstance(where, Path)
     return RecordsError(
         f"the set is unfinished: {len(missing)} of {count} parts are missing: {shown}", where=str(where), fix=fix
     )

@@ -10,7 +10,8 @@ import numpy as np
 
 from thalweg.core.errors import RecordsError
 from thalweg.store.records import place
-from thalweg.store.records.declared import unfinished
+from thalweg.store.records.absent import absent
+from thalweg.store.records.declared import CONVERT, unfinished
 from thalweg.store.records.generation import fact_pieces, joined
 from thalweg.store.records.manifest import Manifest, unpack
 from thalweg.store.records.opened import Opened, Source
@@ -33,19 +34,21 @@ def find(source: Source, generation: int | None, *, partial: bool) -> Opened:
         return find_far(source, generation)
     folder = Path(source.path)
     if not folder.is_dir():
-        raise RecordsError("there is no record set", where=str(folder), fix="check the path; a set is a directory")
+        raise absent(folder)
     whole = place.generations(folder)
     if generation is not None or (whole and not partial):
         manifest = place.read_manifest(place.manifest_path(folder, whole[-1] if generation is None else generation))
         return Opened(source, folder, manifest)
     declared = place.declarations(folder)
     if not declared:
-        raise RecordsError("there is no record set", where=str(folder), fix="check the path, or write it first")
+        raise absent(folder)
     count, missing = missing_parts(folder, declared[-1])
     if missing and not partial:
         raise unfinished(folder, count, missing)
     if not missing and not partial:
-        raise RecordsError("all parts are there, but they are not merged", where=str(folder), fix="merge_parts(path)")
+        raise RecordsError(
+            "all parts are there, but they are not merged", where=str(folder), fix=f"merge_parts(path); {CONVERT}"
+        )
     paths = [place.part_path(folder, declared[-1], k) for k in range(count) if k not in set(missing)]
     parts = [unpack(p.read_bytes(), Manifest, str(p)) for p in paths]
     if whole:
