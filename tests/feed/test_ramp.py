@@ -213,3 +213,13 @@ def test_a_state_of_another_ramp_is_refused_by_name_and_one_of_the_same_shape_go
     grown.load_state_dict(plain.state_dict())
     assert grown.state_dict().keys() == state.keys() == plain.state_dict().keys()
     assert grown.feed.fingerprint == plain.feed.fingerprint
+
+
+def test_ranks_of_a_growing_batch_share_a_leg_of_the_ledger(tmp_path):  # K33
+    feed = FEEDS["packed"]()
+    for rank in range(2):  # without a process group the files tell who belongs together
+        ranked = loader(feed, tw.Topology(rank=rank, world=2), ledger=tmp_path)
+        assert len(list(ranked)) > 1
+        ranked.close()
+    verdict = verify_ledger(tmp_path, feed)
+    assert (verdict.legs, verdict.problems) == (1, [])

@@ -8,6 +8,7 @@ import pytest
 
 import thalweg as tw
 from thalweg.core.errors import AgreementError
+from thalweg.feed.ledgerfile import CLOSED
 from thalweg.feed.loader import FeedLoader
 
 ROWS = [{"input_ids": np.arange(1 + i % 5, dtype=np.int32), "id": str(i)} for i in range(24)]
@@ -94,3 +95,14 @@ def test_it_is_said_where_nobody_checks(start):
     assert "THALWEG_RUN" in one.stats()["agreement"]
     given = FeedLoader(tw.from_dataset(ROWS, id="id").batch(2), topology=tw.Topology())
     assert given.agreement == "one rank"
+
+
+def test_a_start_with_a_name_keeps_its_ledger_together_when_the_first_rank_died(start, tmp_path):
+    folder = tmp_path / "ledger"
+    for leg, run in enumerate(("first", "second")):
+        for rank in range(2):
+            one = start(rank, run=run, ledger=str(folder))
+            next(iter(one))
+            one.close()
+            (file,) = folder.glob(f"{leg:06d}-{rank:05d}*.ledger")
+            file.write_bytes(file.read_bytes().removesuffix(CLOSED))  # killed before the other one came

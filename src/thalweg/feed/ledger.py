@@ -49,7 +49,8 @@ class Ledger:
     def describe(self, head: dict[str, Any]) -> None:
         """Say how this leg runs and where it begins: micro, accumulation, fingerprint, step, ..."""
         t = self.topology
-        self._head = {"rank": t.dp_rank, "world": t.dp_size, "job": legs.job(), **head}
+        said = {"rank": t.dp_rank, "world": t.dp_size, "job": legs.job(), **head}
+        self._head = json.loads(json.dumps(said))  # as it is read back, so that it equals that of the other ranks
         self._following = Following(self._head)
 
     def agree(self, gather: Callable[[str], list[str]]) -> None:
