@@ -8,7 +8,8 @@ import pytest
 
 import thalweg as tw
 from thalweg.core.errors import AgreementError
-from thalweg.feed.ledgerfile import CLOSED
+from thalweg.feed import legs
+from thalweg.feed.ledgerfile import CLOSED, read_leg
 from thalweg.feed.loader import FeedLoader
 
 ROWS = [{"input_ids": np.arange(1 + i % 5, dtype=np.int32), "id": str(i)} for i in range(24)]
@@ -99,10 +100,25 @@ def test_it_is_said_where_nobody_checks(start):
 
 def test_a_start_with_a_name_keeps_its_ledger_together_when_the_first_rank_died(start, tmp_path):
     folder = tmp_path / "ledger"
-    for leg, run in enumerate(("first", "second")):
+    for number, run in enumerate(("first", "second")):
         for rank in range(2):
             one = start(rank, run=run, ledger=str(folder))
             next(iter(one))
             one.close()
-            (file,) = folder.glob(f"{leg:06d}-{rank:05d}*.ledger")
+            (file,) = folder.glob(f"{number:06d}-{rank:05d}*.ledger")
             file.write_bytes(file.read_bytes().removesuffix(CLOSED))  # killed before the other one came
+
+
+def test_a_rank_that_looks_while_another_begins_its_file_sees_nothing_or_all_of_it(start, tmp_path, monkeypatch):
+    folder, seen = tmp_path / "ledger", []
+
+    def look(file):
+        seen.append([read_leg(path)[0]["rank"] for path in folder.glob("*.ledger")])
+        hold(file)
+
+    hold = legs.hold
+    monkeypatch.setattr(legs, "hold", look)
+    for rank in range(2):
+        next(iter(start(rank, ledger=str(folder))))
+    assert [rank for ranks in seen for rank in ranks] in ([], [0], [0, 0])
+    assert sorted(path.name[:12] for path in folder.glob("*.ledger")) == ["000000-00000", "000000-00001"]

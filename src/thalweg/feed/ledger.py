@@ -76,10 +76,7 @@ class Ledger:
         if self.leg is None:
             self.leg = self._proposed()
         head = {"leg": self.leg, "time": time(), **self._head}
-        self._file = legs.file_of(self.folder, self.leg, t.dp_rank, t.dp_size).open("xb")
-        legs.hold(self._file)
-        self._file.write(json.dumps(head).encode() + b"\n")
-        self._file.flush()
+        self._file = legs.begin(legs.file_of(self.folder, self.leg, t.dp_rank, t.dp_size), head)
 
     def event(self, name: str, place: Place, step: int) -> None:
         """Write what happened: resumed or restarted, where, and at which step."""

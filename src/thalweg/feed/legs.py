@@ -65,6 +65,32 @@ def _head(path: Path) -> dict[str, Any] | None:
     return json.loads(line) if line.endswith(b"\n") else None
 
 
+def begin(path: Path, head: Mapping[str, Any]) -> IO[bytes]:
+    """Let a rank's file appear with its lock and its first line: another rank that looks meanwhile sees all or nothing.
+
+    Raises:
+        FileExistsError: the rank has a file in this leg.
+    """
+    early = path.with_name(f".{path.name}.{os.getpid()}")
+    file = early.open("wb")
+    try:
+        hold(file)
+        file.write(json.dumps(head).encode() + b"\n")
+        file.flush()
+        try:
+            os.link(early, path)
+        except FileExistsError:
+            raise
+        except OSError:  # no hard links there
+            early.rename(path)
+    except BaseException:
+        file.close()
+        raise
+    finally:
+        early.unlink(missing_ok=True)
+    return file
+
+
 def hold(file: IO[bytes]) -> None:
     """Lock a file for as long as this process has it open; where locks are not to be had, nothing."""
     if fcntl is not None:
