@@ -34,6 +34,7 @@ from thalweg.plan import pack
 from thalweg.plan.epoch import Order, Packed
 from thalweg.plan.schedule import Schedule
 from thalweg.plan.table import SourceTable, picked
+from thalweg.store.records.hashing import mix
 
 Ints = NDArray[np.int64]
 
@@ -184,12 +185,7 @@ def placed(hashes: NDArray[np.uint64], stage: st.Split) -> NDArray[np.float64]:
 
 def mixed(hashes: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
     """Mix hashes with a seed (splitmix64's finaliser), so that each seed divides anew."""
-    with np.errstate(over="ignore"):
-        z = hashes + np.uint64((seed * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) % (1 << 64))
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    out: NDArray[np.uint64] = z ^ (z >> np.uint64(31))
-    return out
+    return mix(hashes + np.uint64((seed * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) % (1 << 64)))
 
 
 def _find(feed: Feed, kinds: Any) -> Any:

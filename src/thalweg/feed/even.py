@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.core.errors import ConfigError, StateError
+from thalweg.core.sample import offsets_of
 from thalweg.feed import stages as st
 from thalweg.plan import batch as by_length
 from thalweg.plan.balance import WINDOW_RUNS, Cost, Costs, deal, straggler
@@ -119,8 +120,7 @@ class RowWidths:
 
     def _widths(self, block: Block) -> Ints:
         sizes = row_lengths(block, self.lengths)
-        ends = np.zeros(len(sizes) + 1, np.int64)
-        np.cumsum(-(-sizes // self.align) * self.align, out=ends[1:])
+        ends = offsets_of(-(-sizes // self.align) * self.align)
         tokens = np.diff(ends[block.offsets])
         longer = np.append(self.capacities, 0)[np.searchsorted(self.capacities, tokens)]
         widths: Ints = np.maximum(tokens, longer)

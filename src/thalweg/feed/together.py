@@ -82,7 +82,7 @@ def _flat_rows(collator: Collator, documents: Documents, bounds: Sequence[int]) 
     ends, sizes = tokens.offsets[docs], np.diff(tokens.offsets[documents.offsets])
     full = lengths > 0
     if not full.all():  # a document without a token has no segment
-        docs, lengths, borders = np.append(0, np.cumsum(full))[docs], lengths[full], borders[np.append(full, True)]
+        docs, lengths, borders = offsets_of(full)[docs], lengths[full], borders[np.append(full, True)]
     longest, weight, places = _longest(lengths, docs), (sizes > 0).astype(np.float32), np.diff(ends)
     ids, labels, position = _flat_arrays(collator, documents, lengths, borders[:-1])
     if not marked:  # all tokens but the first of each document

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from thalweg.core.errors import ConfigError, InputError, nearest
+from thalweg.core.sample import offsets_of
 from thalweg.core.seeds import Key, generator
 from thalweg.plan.pack_cut import Loss
 from thalweg.plan.pack_rows import Ints, Rows
@@ -147,7 +148,7 @@ def _cut_runs(
         counts += [len(p) for p in split]
         rows += [size if filled else len(p) for p in split]
         widths += [-(-width // multiple) * multiple] * len(split)
-    offsets = np.append(0, np.cumsum(np.array(counts, np.int64)))
+    offsets = offsets_of(counts)
     flat = np.concatenate(order) if order else np.empty(0, np.int64)
     return Rows(flat, offsets, None, np.array(widths, np.int64)), np.array(rows, np.int64)
 
@@ -186,7 +187,7 @@ def token_budget(
             parts = [parts[i] for i in generator("budget", number, *key).permutation(len(parts))]
         order += parts
         counts += [len(p) for p in parts]
-    offsets = np.append(0, np.cumsum(np.array(counts, np.int64)))
+    offsets = offsets_of(counts)
     flat = np.concatenate(order) if order else np.empty(0, np.int64)
     widths = np.maximum.reduceat(width[flat], offsets[:-1]) if len(flat) else offsets[:0]
     return Batches(Rows(flat, offsets, None, widths), np.diff(offsets), Loss())

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.core.errors import SampleError
-from thalweg.core.sample import IGNORE_INDEX, Ragged
+from thalweg.core.sample import IGNORE_INDEX, Ragged, offsets_of
 
 Ints = NDArray[np.int64]
 
@@ -108,8 +108,7 @@ def cut_spans(spans: Ragged, start: Ints, stop: Ints) -> Ragged:
     pairs = spans.values.reshape(-1, 2).astype(np.int64)
     pairs = np.clip(pairs, start[owner, None], stop[owner, None]) - start[owner, None]
     kept = pairs[:, 1] > pairs[:, 0]
-    bounds = np.zeros(len(spans) + 1, np.int64)
-    np.cumsum(np.bincount(owner[kept], minlength=len(spans)), out=bounds[1:])
+    bounds = offsets_of(np.bincount(owner[kept], minlength=len(spans)))
     return Ragged(pairs[kept].astype(np.int32), bounds)
 
 

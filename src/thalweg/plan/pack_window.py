@@ -8,6 +8,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import ArrayLike
 
+from thalweg.core.sample import offsets_of
 from thalweg.plan.pack_best import best_fit
 from thalweg.plan.pack_rows import Rows, checked
 from thalweg.plan.pack_stream import Packer, packer
@@ -52,8 +53,7 @@ def _through(made: Packer, lengths: ArrayLike, capacity: int) -> Rows:
     rows = made.extend(sizes, range(len(sizes)))
     rows += made.flush()
     order = np.fromiter(chain.from_iterable(row.keys for row in rows), np.int64, len(sizes))
-    offsets = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum(np.fromiter((len(row.keys) for row in rows), np.int64, len(rows)), out=offsets[1:])
+    offsets = offsets_of(np.fromiter((len(row.keys) for row in rows), np.int64, len(rows)))
     return Rows(order, offsets)
 
 

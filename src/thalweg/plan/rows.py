@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from thalweg.core.errors import ConfigError, InputError, SampleError
-from thalweg.core.sample import IGNORE_INDEX, Ragged
+from thalweg.core.sample import IGNORE_INDEX, Ragged, offsets_of
 from thalweg.plan.labels import loss_mask, span_bounds
 
 Ints = NDArray[np.int64]
@@ -167,7 +167,7 @@ class Layout:
         taken, ends = sizes, offsets
         if align != 1:
             taken = -(-sizes // align) * align
-            ends = np.append(0, taken.cumsum())
+            ends = offsets_of(taken)
         if pad == "none":
             row_offsets, width = row_offsets[[0, -1]], None
         edges = ends[row_offsets]
@@ -361,7 +361,7 @@ def _restart_padding(rope: NDArray[Any], text: NDArray[Any], layout: Layout) -> 
 
 def _fixed(cu: NDArray[np.int32], offsets: Ints, sizes: Ints, max_docs: int) -> NDArray[np.int32]:
     """Give borders padded to a fixed number of entries by repeating the last."""
-    real = np.append(0, np.cumsum(sizes > 0))
+    real = offsets_of(sizes > 0)
     most = int(np.diff(real[offsets]).max(initial=0))
     if most > max_docs:
         raise InputError(f"a row holds {most} documents and max_docs is {max_docs}", fix="pack with the same max_docs")

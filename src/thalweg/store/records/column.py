@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.core.sample import Ragged
+from thalweg.core.sample import Ragged, offsets_of
 from thalweg.store.records import hashing, nested
 from thalweg.store.records.fingerprint import Content
 from thalweg.store.records.kinds import JSON, NULL, Kind, conform
@@ -137,8 +137,7 @@ def content_of(values: Sequence[Any]) -> Content | None:
     found = [v.tobytes() if isinstance(v, np.ndarray) and v.ndim == 1 else b"" for v in values]
     if not any(found):
         return None
-    offsets = np.zeros(len(found) + 1, np.int64)
-    np.cumsum([len(f) for f in found], out=offsets[1:])
+    offsets = offsets_of([len(f) for f in found])
     return memoryview(b"".join(found)), offsets
 
 

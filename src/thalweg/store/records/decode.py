@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.core.sample import Ragged
+from thalweg.core.sample import Ragged, offsets_of
 from thalweg.store.records.blocks import BlockTable
 from thalweg.store.records.column import Column
 from thalweg.store.records.gather import gather
@@ -104,8 +104,7 @@ class Decoder:
         first, last = pairs[: len(local)], pairs[len(local) :]
         width = np.dtype(place.width).itemsize
         counts = last - first
-        offsets = np.zeros(len(local) + 1, np.int64)
-        np.cumsum(counts, out=offsets[1:])
+        offsets = offsets_of(counts)
         starts = slots[VALUES] + first * width
         if not whole:
             starts = np.where(counts > 0, starts, 0)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.core.errors import IntegrityError
-from thalweg.core.sample import INPUT_IDS, Ragged
+from thalweg.core.sample import INPUT_IDS, Ragged, offsets_of
 from thalweg.store.records.blocks import BlockTable, Touch
 from thalweg.store.records.decode import OFFSETS, VALIDITY, VALUES, Decoder
 from thalweg.store.records.facts import LENGTH
@@ -68,8 +68,7 @@ class TokenIds:
         if starts is None:
             return None
         lengths = self._lengths[rows]
-        offsets = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum(lengths, out=offsets[1:])
+        offsets = offsets_of(lengths)
         values = gather(self._memory, self._width, starts, lengths) if len(rows) else np.empty(0, self._width)
         return Ragged(values if self._width == "int32" else values.astype(np.int32), offsets)
 
