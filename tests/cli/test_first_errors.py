@@ -290,3 +290,9 @@ def test_a_directory_of_runs_stands_for_them_all_and_logs_ask_for_one(tmp_path):
     assert f"thalweg logs {logs / 'a'}" in invoke("logs", logs).stderr
     followed = json.loads(invoke("status", logs, "--follow", "--json").stdout)
     assert [run["complete"] for run in followed] == [1, 1]
+
+
+def test_an_epoch_without_a_row_is_said_to_be_one(tmp_path):
+    path = tmp_path / "data.py"
+    path.write_text("import thalweg as tw\nfeed = tw.from_dataset([{'input_ids': [1]}]).take(0).batch(2)\n")
+    assert invoke("simulate", f"{path}:feed").output.endswith("1 rank: no step fits: the epoch has no row\n")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import thalweg as tw
-from thalweg.core.errors import ConfigError, InputError
+from thalweg.core.errors import ConfigError, InputError, SampleError
 from thalweg.feed.source import ObjectSource
 
 ROWS = [{"id": f"d{i}", "prompt": f"what is {i}?", "response": "word " * (i % 7 + 1)} for i in range(60)]
@@ -377,3 +377,12 @@ def test_a_map_behind_pack_sees_rows_and_keeps_their_length(pad):
         list(tw.Loader(packed.map(lambda r: {"labels": r["labels"][:2]}).batch(2)))
     with pytest.raises(ConfigError, match="behind pack"):
         packed.map(mask_first, with_info=True)
+
+
+@pytest.mark.parametrize("given", [{"input_ids": [2]}, {"input_ids": [2], "id": None}])
+def test_a_sample_without_the_id_or_the_tokens_is_named(given):
+    feed = tw.from_dataset([{"input_ids": [1], "id": "a"}, given], id="id").batch(2)
+    with pytest.raises(SampleError, match=r"no 'id' \[sample 1\]"):
+        [batch.info.ids for batch in tw.Loader(feed, return_tensors="np", workers=0)]
+    with pytest.raises(SampleError, match=r"no 'input_ids' \[sample 1\]"):
+        list(tw.Loader(tw.from_dataset([{"input_ids": [1]}, {"b": 1}]).batch(1), return_tensors="np"))

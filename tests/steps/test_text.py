@@ -37,6 +37,9 @@ def test_rows_of_csv_keep_quoted_line_breaks_and_values_as_text(tmp_path):
     ]
     assert [d.metadata["row"] for d in docs] == list(range(2500))
     assert reader.stats.tally.dropped == {"bad_line": 1}
+    (tmp_path / "long.csv").write_text("text,id\n" + "d" * 200_000 + ",1\n")
+    (document,) = CsvReader(str(tmp_path), glob_pattern="long.csv")()
+    assert len(document.text) == 200_000
     (tmp_path / "b.csv").write_bytes(b"text,id\ngood,1\nb\xffd,2\n")
     with pytest.raises(InputError, match=r"cannot be read.*b\.csv"):
         list(CsvReader(str(tmp_path), glob_pattern="b.csv")())

@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -218,12 +219,61 @@ def test_a_file_cut_while_it_is_open_is_an_error(tmp_path, cache):
         ("a.csv", "x,y\n1,2\n3\n", r"a\.csv:3"),
         ("a.json", '[{"a": 1}, ', "no JSON array"),
         ("a.bin", "\x00\x01", "cannot be told"),
+        ("a.csv", "x,y,x\n1,2,3\n", r"two columns are named 'x' .*a\.csv:1"),
+        ("a.parquet", "PAR1 and no end", r"no whole Parquet file.*a\.parquet"),
     ],
 )
 def test_what_is_not_its_format_is_named(tmp_path, cache, name, text, message):
     put(tmp_path / name, text)
     with pytest.raises(InputError, match=message):
         open_files(tmp_path / name)
+
+
+def test_csv_with_blank_lines_and_long_documents_is_read_and_other_encodings_are_named(tmp_path, cache):
+    put(tmp_path / "a.csv", "x,y\n1,2\n\n" + "d" * 200_000 + ",4\n\n")
+    assert list(open_files(tmp_path / "a.csv")) == [{"x": "1", "y": "2"}, {"x": "d" * 200_000, "y": "4"}]
+    (tmp_path / "b.csv").write_bytes(b"x\n\xe9\n")
+    with pytest.raises(InputError, match=r"no UTF-8.*b\.csv"):
+        open_files(tmp_path / "b.csv")
+
+
+def test_dates_times_and_decimals_of_parquet_are_text_wherever_they_stand(tmp_path, cache):
+    times = pa.array([1, None], pa.timestamp("ns"))
+    columns = {
+        "text": pa.array(["a", "b"]),
+        "at": times,
+        "day": pa.array([0, 1], pa.date32()),
+        "price": pa.array([Decimal("1.20"), None], pa.decimal128(5, 2)),
+        "turns": pa.array([[{"at": 1}], []], pa.list_(pa.struct([("at", pa.time64("us"))]))),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    assert open_files(tmp_path / "a.parquet")[0] == {
+        "text": "a",
+        "at": "1970-01-01 00:00:00.000000001",
+        "day": "1970-01-01",
+        "price": "1.20",
+        "turns": [{"at": "00:00:00.000001"}],
+    }
+    assert open_files(tmp_path / "a.parquet", columns=["text"])[1] == {"text": "b"}
+
+
+def test_a_damaged_row_group_is_named(tmp_path, cache):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": [f"document {i}" for i in range(1000)]}), path, compression="gzip")
+    data = bytearray(path.read_bytes())
+    data[60:90] = bytes(30)
+    path.write_bytes(data)
+    with pytest.raises(InputError, match=r"damaged.*a\.parquet"):
+        open_files(path)
+
+
+def test_an_id_that_is_null_is_named_and_an_empty_folder_is_said_to_be_empty(tmp_path, cache):
+    put(tmp_path / "a.jsonl", '{"id": "x"}\n{"id": null}\n')
+    with pytest.raises(InputError, match=r"no 'id' for the id .*a\.jsonl:2"):
+        open_files(tmp_path / "a.jsonl", id="id").ids([0, 1])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="no file in the folder"):
+        open_files(tmp_path / "empty")
 
 
 @pytest.mark.parametrize("codec", ["gzip", "zstd", "pzstd"])

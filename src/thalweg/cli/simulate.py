@@ -83,6 +83,8 @@ def command(
 
 def _no_step(r: Simulation) -> str:
     """Say why an epoch has no step, and what would have one."""
+    if not r.rows:
+        return f"{counted(r.world, 'rank')}: no step fits: the epoch has no row"
     size = r.step_rows[0][1] if r.step_rows else r.world * r.accumulation
     told = (
         f"{counted(r.world, 'rank')}: no step fits: the epoch has {counted(r.rows, 'row')}, and a step takes {size:,}"

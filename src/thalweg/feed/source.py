@@ -179,7 +179,7 @@ class ObjectSource:
             if own is not None:
                 self._lengths = own
             elif isinstance(self.obj, list | tuple) and (not self.n or INPUT_IDS in self._row(0)):
-                self._lengths = [len(self._row(i)[INPUT_IDS]) for i in range(self.n)]
+                self._lengths = [len(_needed(self._row(i), INPUT_IDS, i)) for i in range(self.n)]
         if self._lengths is None:
             return None
         counted: NDArray[np.int32] = np.asarray(self._lengths, np.int32)
@@ -235,11 +235,18 @@ class ObjectSource:
         """Give the id column, else row numbers."""
         if self.id is None:
             return [str(i) for i in indices.tolist()]
-        return [str(self._row(int(i))[self.id]) for i in indices]
+        return [str(_needed(self._row(int(i)), self.id, i)) for i in indices.tolist()]
 
     def id_hashes(self, indices: NDArray[np.int64]) -> NDArray[np.uint64]:
         """Hash the ids."""
         return hash_ids(self.ids(indices))
+
+
+def _needed(row: Mapping[str, Any], column: str, index: int) -> Any:
+    value = row.get(column)
+    if value is None:
+        raise SampleError(f"no {column!r}", where=f"sample {index}", fix="give it to every sample, or leave these out")
+    return value
 
 
 def _plain(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -132,10 +132,8 @@ class Files:
                 out.append(f"{self._tables[k].name}:{row - self._first[k]}")
                 continue
             sample = self._tables[k].read(row - self._first[k], self._handles)
-            if self._id not in sample:
-                raise InputError(
-                    f"no column {self._id!r} for the id", where=self.where(row), fix=nearest(self._id, sample)
-                )
+            if sample.get(self._id) is None:
+                raise InputError(f"no {self._id!r} for the id", where=self.where(row), fix=nearest(self._id, sample))
             out.append(str(sample[self._id]))
         return out
 

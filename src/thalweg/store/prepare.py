@@ -12,6 +12,7 @@ import io
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -143,12 +144,14 @@ def expand(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
     """
     out: list[str] = []
     for path in [os.fspath(p) for p in paths]:
-        if os.path.isdir(path):  # noqa: PTH112
+        folder = os.path.isdir(path)  # noqa: PTH112
+        if folder:
             found = sorted(str(p) for p in Path(path).rglob("*") if p.is_file() and not p.name.startswith("."))
         else:
             found = [path] if os.path.exists(path) else sorted(glob.glob(path, recursive=True))  # noqa: PTH110, PTH207
         if not found:
-            raise InputError("no such file", where=path, fix=_near(path))
+            what, fix = ("no file in the folder", "check the path") if folder else ("no such file", _near(path))
+            raise InputError(what, where=path, fix=fix)
         out += found
     if not out:
         raise InputError("no files are named", fix="give a path or a pattern")
@@ -314,15 +317,23 @@ def _array(path: str, name: str, scratch: Path) -> dict[str, Any]:
 
 
 def _csv(path: str, name: str, scratch: Path) -> dict[str, Any]:
-    text = io.StringIO(_whole(path, name).decode(), newline="")
+    try:
+        text = io.StringIO(_whole(path, name).decode(), newline="")
+    except UnicodeDecodeError as error:
+        raise InputError(f"the file is no UTF-8: {error}", where=name, fix="bring it to UTF-8 first") from error
     stem = path
     for ending in ENDINGS:
         stem = stem.removesuffix(ending)
+    csv.field_size_limit(sys.maxsize)  # else a document of 131,073 characters is an error
     reader = csv.reader(text, delimiter="\t" if stem.endswith(".tsv") else ",", strict=True)
     header = next(reader, [])
+    if twice := [column for k, column in enumerate(header) if column in header[:k]]:
+        raise InputError(f"two columns are named {twice[0]!r}", where=f"{name}:1", fix="name each column once")
 
     def rows() -> Iterator[bytes]:
         for row in reader:
+            if not row:  # a blank line
+                continue
             if len(row) != len(header):
                 raise InputError(f"{len(row)} fields, the header has {len(header)}", where=f"{name}:{reader.line_num}")
             yield msgspec.json.encode(dict(zip(header, row, strict=True)))
@@ -345,13 +356,13 @@ def _unpacked(path: str, scratch: Path, items: Iterator[bytes]) -> dict[str, Any
     return {"rows": len(at) - 1, "digest": _hashed(path), "unpacked": True}
 
 
-def _parquet(path: str, _name: str, scratch: Path) -> dict[str, Any]:
+def _parquet(path: str, name: str, scratch: Path) -> dict[str, Any]:
     from thalweg.store.formats.parquet import rows_of  # noqa: PLC0415
     from thalweg.store.records.writer import create_records  # noqa: PLC0415
 
     n = 0
     with create_records(scratch / "records", sync=False) as writer:
-        for row in rows_of(path):
+        for row in rows_of(path, name):
             writer.write(row)
             n += 1
     return {"rows": n, "digest": _hashed(path), "unpacked": True}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import thalweg as tw
-from thalweg.core.errors import RecordsError, SampleError
+from thalweg.core.errors import ConfigError, RecordsError, SampleError
 
 
 def written(path, *rows):
@@ -34,6 +34,23 @@ def test_a_row_after_the_end_is_refused_and_not_lost(tmp_path):
 def test_a_row_that_is_no_dict_is_named_by_its_type(tmp_path, row):
     with pytest.raises(SampleError, match=rf"a row of type '{type(row).__name__}'.*row 0"):
         written(tmp_path / "set", row)
+
+
+@pytest.mark.parametrize("id", [5, b"x", "\ud83d"])
+def test_an_id_that_is_no_text_is_refused_with_its_row_and_not_at_the_end(tmp_path, id):  # noqa: A002
+    with tw.create_records(tmp_path / "set") as w:
+        w.write({"input_ids": [1]})
+        with pytest.raises(SampleError, match="row 1 id"):
+            w.write({"input_ids": [2]}, id=id)
+        with pytest.raises(SampleError, match="id"):
+            w.write_batch({"n": [1, 2]}, ids=["a", id])
+        w.write({"input_ids": [3]}, id="c")
+    assert tw.open_records(tmp_path / "set").ids([0, 1]) == ["0", "c"]
+
+
+def test_a_lineage_that_json_does_not_have_is_refused_before_a_row_is_written(tmp_path):
+    with pytest.raises(ConfigError, match="lineage"):
+        tw.create_records(tmp_path / "set", lineage={"pad_id": object()})
 
 
 def test_a_row_that_is_no_dict_can_go_to_quarantine(tmp_path):

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from thalweg.core.errors import InputError
 from thalweg.plan.shard import Unit
 from thalweg.steps.readers.base import BaseDiskReader
+from thalweg.store.formats.parquet import batches, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +44,7 @@ class ParquetReader(BaseDiskReader):
         if self.split == "file" or info.size <= self.unit_bytes:
             return [Unit(info.path, size=info.size)]
         with self.data_folder.open(info.path) as raw:
-            meta = self._open(raw, info.path).metadata
+            meta = opened(raw, self.data_folder.full(info.path)).metadata
             sizes = [meta.row_group(k).total_byte_size for k in range(meta.num_row_groups)]
         units: list[Unit] = []
         start = held = 0
@@ -55,16 +55,6 @@ class ParquetReader(BaseDiskReader):
             held += size
         return [*units, Unit(info.path, start, len(sizes), held)]
 
-    def _open(self, raw: Any, path: str) -> Any:
-        import pyarrow as pa  # noqa: PLC0415  (only where it is used)
-        import pyarrow.parquet as pq  # noqa: PLC0415
-
-        try:
-            return pq.ParquetFile(raw)
-        except pa.ArrowInvalid as error:
-            full = self.data_folder.full(path)
-            raise InputError(f"this is no whole Parquet file: {error}", where=full, fix="fetch it again") from error
-
     def read_file(self, filepath: str) -> Iterator[Document]:
         """Yield the documents of a whole file."""
         yield from self.read_unit(Unit(filepath))
@@ -72,13 +62,14 @@ class ParquetReader(BaseDiskReader):
     def read_unit(self, unit: Unit) -> Iterator[Document]:
         """Yield the documents of a unit's row groups; rows are numbered within the unit."""
         with self.data_folder.open(unit.file) as raw:
-            file = self._open(raw, unit.file)
+            full = self.data_folder.full(unit.file)
+            file = opened(raw, full)
             groups = list(range(unit.start, file.num_row_groups if unit.stop < 0 else unit.stop))
             wanted = None
             if not self.read_metadata:
                 wanted = [c for c in (self.text_key, self.id_key) if c in file.schema_arrow.names]
             first = 0
-            for batch in file.iter_batches(self.batch_size, row_groups=groups, columns=wanted):
+            for batch in batches(file, full, self.batch_size, groups, wanted):
                 rows = batch.to_pylist()
                 yield from self.documents(rows, unit, first)
                 self.count_bytes(batch.nbytes, len(rows))

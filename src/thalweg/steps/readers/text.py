@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import sys
 from typing import TYPE_CHECKING, Any
 
 from thalweg.core.errors import ConfigError, InputError
@@ -96,6 +97,7 @@ class CsvReader(BaseDiskReader):
         with self.data_folder.open(unit.file) as raw:
             codec = codec_of(unit.file or full, self.compression)
             data = io.TextIOWrapper(io.BufferedReader(stream(chunks(raw, codec, full))), "utf-8-sig", newline="")
+            csv.field_size_limit(sys.maxsize)  # else a document of 131,073 characters is an error
             rows = csv.DictReader(data, delimiter=self.delimiter)
             batch: list[Any] = []
             first = 0

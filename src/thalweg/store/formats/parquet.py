@@ -1,50 +1,115 @@
-"""Parquet: row groups as units. Nested values that no column type holds travel as JSON text, marked in the schema."""
+"""Parquet: row groups as units. Nested values that no column type holds travel as JSON text, marked in the schema.
+
+Dates, times and decimals come as text, exactly as they are, since records have no such values.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
-from thalweg.core.errors import SampleError
+from thalweg.core.errors import InputError, SampleError
 from thalweg.core.sample import Sample
 from thalweg.store.formats.format import Unit, WholeFile, files
 from thalweg.store.records.kinds import Kind, parse
 from thalweg.store.records.nested import plain_json
 
+if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetFile
+
 SUFFIXES, ONE_FILE = (".parquet", ".pq"), False
 _TYPE, _ROWS = b"thalweg.type", 1024
 
 
+def opened(source: Any, where: str) -> "ParquetFile":
+    """Open a file.
+
+    Args:
+        source: its path, or an open file.
+        where: how an error names it.
+
+    Raises:
+        InputError: it is no whole Parquet file.
+    """
+    from pyarrow.parquet import ParquetFile  # noqa: PLC0415  (only where it is used)
+
+    try:
+        return ParquetFile(source)
+    except pa.ArrowInvalid as error:
+        raise InputError(f"this is no whole Parquet file: {error}", where=where, fix="fetch it again") from error
+
+
+def batches(
+    file: "ParquetFile", where: str, size: int, groups: list[int], columns: list[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Read row groups of a file, `size` rows at a time; errors call it `where`.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    found = file.iter_batches(size, row_groups=groups, columns=columns)
+    while True:
+        try:
+            batch = next(found, None)
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(f"the file is damaged: {error}", where=where, fix="fetch it again") from error
+        if batch is None:
+            return
+        yield batch
+
+
 def units(path: str) -> list[Unit]:
     """Name the row groups of a file or directory."""
-    from pyarrow.parquet import ParquetFile  # noqa: PLC0415
-
     out: list[Unit] = []
     for file in files(path, SUFFIXES):
-        with ParquetFile(file) as opened:
-            out += [Unit(file, g, g + 1) for g in range(opened.num_row_groups)]
+        with opened(file, file) as found:
+            out += [Unit(file, g, g + 1) for g in range(found.num_row_groups)]
     return out
 
 
-def rows(unit: Unit) -> Iterator[Sample]:
-    """Read row groups as dicts. Lists stay lists, except where our own writer noted an array."""
-    from pyarrow.parquet import ParquetFile  # noqa: PLC0415
+def rows(unit: Unit, name: str | None = None) -> Iterator[Sample]:
+    """Read row groups as dicts. Lists stay lists, except where our own writer noted an array.
 
-    with ParquetFile(unit.path) as opened:
-        end = opened.num_row_groups if unit.end < 0 else unit.end
-        kinds = _kinds(opened.schema_arrow)
-        for batch in opened.iter_batches(_ROWS, row_groups=list(range(unit.start, end))):
-            for row in batch.to_pylist():
-                yield {name: restored(value, kinds.get(name)) for name, value in row.items()}
+    Args:
+        unit: file and row groups.
+        name: how an error names the file; None: by its path.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    where = name or unit.path
+    with opened(unit.path, where) as file:
+        end = file.num_row_groups if unit.end < 0 else unit.end
+        schema = file.schema_arrow
+        kinds = _kinds(schema)
+        shown = pa.schema([field.with_type(_shown(field.type)) for field in schema])
+        for batch in batches(file, where, _ROWS, list(range(unit.start, end))):
+            for row in (batch if shown.equals(batch.schema) else batch.cast(shown)).to_pylist():
+                yield {column: restored(value, kinds.get(column)) for column, value in row.items()}
 
 
-def rows_of(path: str) -> Iterator[Sample]:
-    """Read a whole file."""
-    return rows(Unit(path))
+def rows_of(path: str, name: str) -> Iterator[Sample]:
+    """Read a whole file; errors call it `name`."""
+    return rows(Unit(path), name)
+
+
+def _shown(kind: pa.DataType) -> pa.DataType:
+    """Give the type in which a column becomes Python values: text where records have no place for its own."""
+    of = pa.types
+    if of.is_date(kind) or of.is_time(kind) or of.is_timestamp(kind) or of.is_decimal(kind):
+        return pa.string()
+    if of.is_struct(kind):
+        return pa.struct([field.with_type(_shown(field.type)) for field in kind])
+    if of.is_map(kind):
+        return pa.map_(_shown(kind.key_type), _shown(kind.item_type))
+    if of.is_list(kind) or of.is_large_list(kind):
+        make = pa.list_ if of.is_list(kind) else pa.large_list
+        return make(_shown(kind.value_type))
+    return kind
 
 
 def _kinds(schema: pa.Schema) -> dict[str, Kind]:

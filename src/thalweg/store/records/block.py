@@ -128,6 +128,16 @@ class Pending:
         self._note()
 
 
+def _check_id(id: Any) -> None:  # noqa: A002
+    """Refuse an id that is no text while its row can still be refused."""
+    if not isinstance(id, str):
+        raise SampleError(f"an id of type {type(id).__name__!r}", fix="give text, such as str(id)")
+    try:
+        id.encode()
+    except UnicodeEncodeError as error:
+        raise SampleError(f"an id that is no text: {error}") from error
+
+
 class Rows:
     """Gathers rows into one block.
 
@@ -161,6 +171,8 @@ class Rows:
             return
         if type(sample) is not dict and not isinstance(sample, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise SampleError(f"a row of type {type(sample).__name__!r}", fix="give a dict of column name to value")
+        if id is not None:
+            _check_id(id)
         n, pending, name = self.n, self._pending, ""
         try:
             for name, value in sample.items():
@@ -281,8 +293,10 @@ class Rows:
 
         Raises:
             RecordsError: lengths that differ.
-            SampleError: a value that does not fit.
+            SampleError: a value that does not fit, or an id that is no text.
         """
+        for one in ids or ():
+            _check_id(one)
         sizes = {name: len(values) for name, values in columns.items()}
         if len(set(sizes.values())) != 1 or (ids is not None and len(ids) not in sizes.values()):
             raise RecordsError(f"columns of different lengths: {sizes}", fix="give every column one value a row")

@@ -4,12 +4,13 @@ Two lines: a JSON object and the checksum of its bytes. Written once, under a na
 changed. Decides the fields and how they are read. Knows no Arrow.
 """
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
 from xxhash import xxh3_128_hexdigest
 
-from thalweg.core.errors import IntegrityError, RecordsError
+from thalweg.core.errors import ConfigError, IntegrityError, RecordsError
 from thalweg.store.records.fingerprint import Print
 
 FORMAT, VERSION = "thalweg.records", 2
@@ -112,6 +113,19 @@ class Manifest(msgspec.Struct, frozen=True):
     replaces: int = 0  # generations below this one are replaced and may be removed
     part: int | None = None
     parts: int | None = None
+
+
+def checked_lineage(lineage: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Give a lineage of one's own, before a row is written under it.
+
+    Raises:
+        ConfigError: a value that JSON does not have.
+    """
+    try:
+        msgspec.json.encode(lineage)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"lineage: {error}", fix="text, numbers, lists and dicts") from error
+    return dict(lineage or {})
 
 
 def pack(value: msgspec.Struct) -> bytes:

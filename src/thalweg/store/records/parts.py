@@ -17,7 +17,7 @@ from thalweg.store import fs
 from thalweg.store.records import place
 from thalweg.store.records.declared import Declaration, unfinished
 from thalweg.store.records.generation import combine
-from thalweg.store.records.manifest import Manifest, pack, unpack
+from thalweg.store.records.manifest import Manifest, checked_lineage, pack, unpack
 from thalweg.store.records.part import PartFiles, parse_schema
 from thalweg.store.records.reread import Here
 from thalweg.store.records.rowwriter import RowWriter
@@ -121,7 +121,7 @@ class PartWriter(RowWriter):
         self.folder.mkdir(parents=True, exist_ok=True)
         stem = f"part-{self.generation}-{part:05d}"
         prefix = self._prefix = stem if self._away else place.new_prefix(stem)
-        self._lineage = dict(lineage or {})
+        self._lineage = checked_lineage(lineage)
         if vocab_size is not None:
             self._lineage.setdefault("vocab_size", vocab_size)
         life = None if self._away else fs.Life(place.life_of(self.folder, prefix), new=True).begin()

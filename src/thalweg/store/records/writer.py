@@ -13,7 +13,7 @@ from thalweg.store import fs
 from thalweg.store.quarantine import Quarantine
 from thalweg.store.records import place
 from thalweg.store.records.generation import publish
-from thalweg.store.records.manifest import Manifest
+from thalweg.store.records.manifest import Manifest, checked_lineage
 from thalweg.store.records.part import PartFiles, parse_schema
 from thalweg.store.records.rowwriter import RowWriter
 from thalweg.store.remote import is_url
@@ -80,12 +80,13 @@ def create_records(  # noqa: PLR0917
 
     Raises:
         RecordsError: the path is in use and neither append nor overwrite is said, or another tokenizer made the set.
+        ConfigError: an option that cannot be, or a lineage that JSON does not have.
     """
     if append and overwrite:
         raise ConfigError("append and overwrite exclude each other")
     if on_error not in ("raise", "quarantine"):
         raise ConfigError(f"on_error={on_error!r}", fix='say "raise" or "quarantine"')
-    about = dict(lineage or {})
+    about = checked_lineage(lineage)
     if vocab_size is not None:
         about.setdefault("vocab_size", vocab_size)
     files = {"shard_bytes": to_bytes(shard_bytes), "facts": tuple(facts), "sync": sync}
