@@ -150,6 +150,46 @@ def test_states_of_older_versions_with_names_in_their_changes_still_load():
     assert read(again, 12) == read(steps, 12)
 
 
+@pytest.mark.parametrize("rule", ["stop_all", "repeat", "stop_first", "without_repeat"])
+@pytest.mark.parametrize("place", [20, 400])
+def test_a_source_can_be_left_out_and_no_epoch_waits_for_it(rule, place):
+    def run():
+        return loader(feed(on_exhausted=rule))
+
+    first = run()
+    head = read(first, place)
+    after = run()
+    after.load_state_dict(first.state_dict(), mix={"a": 1, "b": 0})
+    tail = read(steps := iter(after), 700 - place)
+    assert set(shares(tail)) == {"a"}
+    counts = Counter(i for i in head + tail if i[0] == "a")
+    assert len(counts) == SIZES["a"]
+    assert max(counts.values()) - min(counts.values()) <= 1
+    again = run()
+    again.load_state_dict(after.state_dict())
+    assert read(again, 10) == read(steps, 10)
+
+
+@pytest.mark.parametrize("rule", ["stop_all", "repeat"])
+def test_a_source_can_be_added_where_the_change_begins_with_the_next_epoch(rule, monkeypatch):
+    for name, size in {"a": 9, "b": 9, "c": 5}.items():
+        monkeypatch.setitem(SIZES, name, size)
+    run = loader(feed(packed=True, on_exhausted=rule))
+    head = read(run, 3)  # inside the only block of epoch 0
+    more = loader(feed("abc", packed=True, on_exhausted=rule))
+    more.load_state_dict(run.state_dict(), mix={"a": 1, "b": 1, "c": 2}, new_data=["c"])
+    tail = read(more, 60)
+    assert len({i for i in tail if i[0] == "c"}) == 5
+    first = [i for i in head + tail if i[0] != "c"][:18]
+    assert len(set(first)) == 18
+
+
+def test_new_weights_are_those_of_one_moment():
+    run = loader(feed())
+    with pytest.raises(ConfigError, match="one weight for each source"):
+        run.load_state_dict(run.state_dict(), mix=[(0, {"a": 1, "b": 1}), (50, {"a": 1, "b": 2})])
+
+
 def test_a_source_can_be_added_and_only_what_is_new_may_differ():
     run = loader(feed("ab"))
     head = read(run, 20)

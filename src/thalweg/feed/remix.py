@@ -160,6 +160,10 @@ def begun(
         ConfigError: weights that are no numbers, name no source, forget one, or sum to 0.
     """
     head = mix_of(feed)
+    if not isinstance(weights, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(
+            "mix= takes one weight for each source", where="load_state_dict", fix='{"web": 3, "code": 1}: no schedule'
+        )
     checked = mix_of(mix(dict(head.feeds), weights=weights))
     epoch, position = place.epoch, 0
     if order.num_blocks(epoch) > place.block and (place.block or place.row):

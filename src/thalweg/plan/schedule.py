@@ -130,7 +130,7 @@ class Schedule:
                 unit = sum((r * m for r, m in zip(rates, self.means, strict=True)), Fraction(0)) / sum(rates)
             cut = ceil((self.entries[entry + 1][0] - x) / unit) if entry + 1 < len(self.entries) else None
             cut = until if cut is None or (until is not None and until < cut) else cut
-            end = self._end(mix, done)
+            end = self._end(mix, done, self._weighed(epoch, start, entry))
             stop = self.rule != "without_repeat" and end is not None and (cut is None or end <= cut)
             length = min(v for v in (cut, end) if v is not None)
             before = tuple(b + d for b, d in zip(mark.draws, done, strict=True))
@@ -163,8 +163,15 @@ class Schedule:
             rates = [r if d < n else Fraction(0) for r, d, n in zip(rates, done, self.limits, strict=True)]
         return rates
 
-    def _end(self, mix: Interleave, done: Sequence[int]) -> int | None:
-        need = [max(n - d, 0) for n, d in zip(self.limits, done, strict=True)]
+    def _weighed(self, epoch: int, start: int, entry: int) -> list[bool]:
+        """Say which sources have a weight in the entry in force or may get one in this epoch: none waits for others."""
+        known = len(self.entries)
+        rows = [w for _, w in self.entries[entry:]] if entry < known else [self.changes[entry - known][2]]
+        rows += [w for e, at, w in self.changes if e == epoch and at > start]
+        return [any(weights) for weights in zip(*rows, strict=True)]
+
+    def _end(self, mix: Interleave, done: Sequence[int], weighed: Sequence[bool]) -> int | None:
+        need = [max(n - d, 0) if w else 0 for n, d, w in zip(self.limits, done, weighed, strict=True)]
         if self.rule in {"stop_first", "without_repeat"}:
             live = mix.live
 
