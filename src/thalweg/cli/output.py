@@ -6,7 +6,9 @@ Decides the two forms. A command that takes `--json` writes exactly one JSON doc
 
 import json
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
@@ -17,6 +19,7 @@ import click
 from thalweg.core.errors import ConfigError, ThalwegError
 from thalweg.run.show import counted as counted  # noqa: PLC0414  (the commands take it from here)
 
+QUIET = 2.0  # seconds after which a command says what it does
 words_argument = click.argument("words", nargs=-1, metavar="[NAME.STAGE.SETTING=VALUE]...")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document to stdout instead of text.")
 
@@ -105,6 +108,34 @@ def write_page(path: Path, report: Any) -> None:
 def say(text: str) -> None:
     """Write one line of progress to stderr at once."""
     click.echo(text, err=True)
+
+
+@contextmanager
+def long_work(text: str) -> Generator[None]:
+    """Say once what a block does where it takes longer than seconds, and let Ctrl-C end the process at once.
+
+    A pass keeps its pieces whole, so the next start goes on from them; a user's function that runs in a thread cannot
+    be broken off, and closing would wait for it. Exit status 130, as of any program that Ctrl-C ended.
+    """
+
+    def leave(*_: object) -> None:
+        os.write(2, b"\ninterrupted; what is kept by now serves the next start\n")
+        os._exit(130)
+
+    late = threading.Timer(QUIET, say, (text,))
+    late.daemon = True
+    before = signal.getsignal(signal.SIGINT)
+    # A shell lets what it runs in the background ignore Ctrl-C; and only the main thread may change what happens then.
+    ours = threading.current_thread() is threading.main_thread() and before not in (None, signal.SIG_IGN)
+    if ours:
+        signal.signal(signal.SIGINT, leave)
+    late.start()
+    try:
+        yield
+    finally:
+        late.cancel()
+        if ours:
+            signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

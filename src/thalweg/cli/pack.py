@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.check.target import load_target, split_settings, split_target
-from thalweg.cli.output import json_option, print_json, say
+from thalweg.cli.output import json_option, long_work, print_json, say
 from thalweg.cli.packfeed import Asked, feed_result, feed_text
 from thalweg.cli.simulate import feed_of
 from thalweg.core.errors import ConfigError, RecordsError
@@ -69,7 +69,9 @@ def command(
     """
     if split_target(target) is not None or split_settings(target) is not None:
         asked = Asked(capacity, policies, overlong, align, max_docs)
-        result = feed_result(feed_of(load_target(target), target), asked, epochs, seed)
+        feed = feed_of(load_target(target), target)
+        with long_work("working out the lengths of the feed; functions whose results are not kept yet run once ..."):
+            result = feed_result(feed, asked, epochs, seed)
         if as_json:
             print_json(result)
         else:

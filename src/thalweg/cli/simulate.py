@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from thalweg.check.target import load_target
-from thalweg.cli.output import counted, html_option, json_option, print_json, with_settings, words_argument
+from thalweg.cli.output import counted, html_option, json_option, long_work, print_json, with_settings, words_argument
 from thalweg.cli.simfigure import page, shapes_of, spread_of
 from thalweg.core.errors import ConfigError
 from thalweg.feed.feed import Feed
@@ -55,7 +55,8 @@ def command(
         numbers = [int(w) for w in worlds.split(",")]
     except ValueError as error:
         raise ConfigError(f"--world {worlds!r} is no list of numbers", fix="--world 8,16,64") from error
-    results = simulate(feed, numbers, **asked)
+    with long_work("working out the table of the feed; functions whose results are not kept yet run once ..."):
+        results = simulate(feed, numbers, **asked)
     if html is not None:
         html.write_text(page(target, results), encoding="utf-8")
     if as_json:
