@@ -80,6 +80,17 @@ def test_rows_come_back_through_every_format(tmp_path, records, name, target):
     rec.verify("full")
 
 
+@pytest.mark.parametrize("target", ["b.jsonl", "b.parquet", "b.tar", "b"])
+def test_ids_that_were_given_beside_the_rows_are_not_lost(tmp_path, target):
+    names = ["é1", "two", "3"]
+    with tw.create_records(tmp_path / "a") as w:
+        for k, name in enumerate(names):
+            w.write({"input_ids": [k]}, id=name)
+    convert(str(tmp_path / "a"), str(tmp_path / target))
+    convert(str(tmp_path / target), str(tmp_path / "back"))
+    assert tw.open_records(tmp_path / "back").ids([0, 1, 2]) == names
+
+
 def test_token_totals_are_equal_on_both_sides_of_megatron_files(tmp_path, records):
     out = convert(str(records), str(tmp_path / "web.bin"), target_format="megatron")
     assert out.left_out == ["loss_spans", "text", "n", "score", "meta"]

@@ -74,7 +74,8 @@ class FeedLoader:
         stall_after: streams: seconds without progress before an error that says who waits for what.
         cp_layout: how rows are cut where there are context-parallel ranks: "zigzag" (each document) | "zigzag_row" |
             "contiguous", labels shifted before the cut; None gives all of them the whole rows.
-        read: False on a pipeline stage that needs no tokens: empty batches, `info` and steps as its peers have them.
+        read: False on a pipeline stage that needs no tokens: empty batches; its steps, its states and the place in
+            `info` are those of its peers.
         agree: gives the texts of all ranks; None: that of the place, where there are several ranks.
 
     Raises:

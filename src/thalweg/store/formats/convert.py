@@ -19,13 +19,13 @@ from thalweg.core.errors import ConfigError, InputError, RecordsError
 from thalweg.core.sample import INPUT_IDS, Sample
 from thalweg.store import fs
 from thalweg.store.formats import format as formats
+from thalweg.store.formats import records_set
 from thalweg.store.formats.format import Unit
 from thalweg.store.quarantine import Quarantine
 from thalweg.store.records import place
 from thalweg.store.records.kinds import NULL, STANDARD, join, of
 from thalweg.store.records.manifest import Manifest, unpack
 from thalweg.store.records.parts import PartWriter, declare_parts, merge_parts
-from thalweg.store.records.reader import open_records
 
 MOST_PIECES = 1024
 NOTE = ".thalweg-convert.json"  # in a folder of many files: what they are made from
@@ -172,7 +172,7 @@ def _size(path: str) -> int:
 def schema_of(source: str, source_format: str) -> dict[str, str]:
     """Find the type of every column over all rows, so that no first row decides it."""
     if source_format == "records":
-        return open_records(source).schema
+        return records_set.schema(source)
     module, kinds = formats.get(source_format), dict[str, Any]()
     for unit in module.units(source):
         for row in module.rows(unit):

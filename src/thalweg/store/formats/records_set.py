@@ -6,7 +6,7 @@ from pathlib import Path
 from thalweg.core.errors import ConfigError
 from thalweg.core.sample import Sample
 from thalweg.store.formats.format import Unit, Writer
-from thalweg.store.records.reader import open_records
+from thalweg.store.records.reader import Records, open_records
 
 SUFFIXES, ONE_FILE = (), False
 _ROWS, _STEP = 65_536, 256
@@ -18,11 +18,26 @@ def units(path: str) -> list[Unit]:
     return [Unit(path, a, min(a + _ROWS, n)) for a in range(0, n, _ROWS)]
 
 
+def schema(path: str) -> dict[str, str]:
+    """Give the type of every column of `rows`."""
+    records = open_records(path)
+    return {**({"id": "str"} if _names_rows(records) else {}), **records.schema}
+
+
 def rows(unit: Unit) -> Iterator[Sample]:
-    """Read a run."""
+    """Read a run. Ids that were given to `write` beside the rows are a column of them."""
     records = open_records(unit.path, verify=True)
+    named = _names_rows(records)
     for a in range(unit.start, unit.end, _STEP):
-        yield from records[a : min(a + _STEP, unit.end)]
+        found = range(a, min(a + _STEP, unit.end))
+        some = records[found.start : found.stop]
+        yield from (
+            ({"id": name, **row} for name, row in zip(records.ids(found), some, strict=True)) if named else some
+        )
+
+
+def _names_rows(records: Records) -> bool:
+    return records.has_own_ids and "id" not in records.schema
 
 
 def writer(path: Path, schema: dict[str, str]) -> Writer:

@@ -259,6 +259,11 @@ class Records:
         return np.where(rows < 0, rows + self._n, rows) if low < 0 else rows
 
     # ---- ids
+    @property
+    def has_own_ids(self) -> bool:
+        """Whether ids were given to `write` beside the rows, and are in no column."""
+        return any(layout.ids == "own" for layout in self._opened.table.layouts)
+
     def ids(self, indices: Any) -> list[str]:
         """Give the ids of rows: column `id` or what was given to `write`, else the row number."""
         rows = self._checked(indices)
