@@ -37,6 +37,13 @@ def test_the_first_advice_fits_the_slowest_stage(costs, change):  # E27 E30 E54
     assert first(**costs) == change
 
 
+def test_packing_is_advised_only_where_nothing_is_packed():  # E54
+    for packed in (False, True):
+        told = str(advise(Costs(collate=0.9, train=0.1, waited=0.8, packed=packed))[0])
+        assert "a plain collate" in told
+        assert (".pack(" in told) is not packed
+
+
 def test_advice_names_the_slowest_function_and_what_it_costs():  # E54
     told = str(advise(Costs(maps={"quick": 0.1, "slow": 0.8}, train=0.1, waited=0.8))[0])
     assert "functions take 900.0 ms of a batch, most of it slow" in told

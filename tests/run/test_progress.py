@@ -12,8 +12,11 @@ import time
 import psutil
 import pytest
 
+from thalweg.run import LocalPipelineExecutor
 from thalweg.run import progress as module
 from thalweg.run.progress import Progress
+from thalweg.run.watch import look
+from thalweg.steps import JsonlReader, JsonlWriter
 
 
 class Terminal(io.StringIO):
@@ -87,6 +90,19 @@ def test_ctrl_c_ends_soon_with_one_line_and_leaves_no_process(tmp_path, corpus):
     _, alive = psutil.wait_procs(family, timeout=60)
     assert alive == []
     assert not (tmp_path / "out").exists()
+
+
+# D43
+def test_after_ctrl_c_no_rank_is_said_to_be_at_work(tmp_path, corpus, monkeypatch):
+    def ended_from_outside(_executor, task, ranks, _progress):
+        task.home.note(ranks[0], 3, 30)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LocalPipelineExecutor, "_work", ended_from_outside)
+    steps = [JsonlReader(str(corpus)), JsonlWriter(str(tmp_path / "out"))]
+    with pytest.raises(KeyboardInterrupt, match="interrupted: 0 of 4 ranks"):
+        LocalPipelineExecutor(steps, 4, 2, str(tmp_path / "log")).run()
+    assert look(tmp_path / "log").running == {}
 
 
 # D20

@@ -33,6 +33,7 @@ class Costs:
         cores: CPUs that the functions kept busy together; None where unknown.
         cached: functions run once only.
         random: a function draws random numbers, so no cache can stand behind it.
+        packed: rows are packed already.
     """
 
     read: float = 0.0
@@ -51,6 +52,7 @@ class Costs:
     cores: float | None = None
     cached: bool = False
     random: bool = False
+    packed: bool = False
 
     @property
     def stages(self) -> dict[str, float]:
@@ -124,7 +126,8 @@ def advise(c: Costs) -> list[Advice]:
         out.append(Advice("copy ahead", "copying to the device takes the time", 'device="cuda" with prefetch=4'))
     else:
         why = f"{slowest} takes {c.stages[slowest] * 1000:.1f} ms a batch"
-        out.append(Advice("fewer columns and shapes", why, ".pack(...), or a plain collate"))
+        fix = "a plain collate" if c.packed else ".pack(...), or a plain collate"
+        out.append(Advice("fewer columns and shapes", why, fix))
         out.append(Advice("read ahead", "batches are made while the loop waits", "prefetch=8"))
     return out
 

@@ -270,6 +270,7 @@ def _profile(title: str, feed: Feed, m: dict[str, Any], told: dict[str, Any]) ->
         cores=sum(float(v[3]) for v in maps.values()) / m["wall"] if work and m["wall"] else None,
         cached=any(isinstance(s, st.Cache) for s in feed.stages),
         random=any(getattr(s, "with_info", False) for s in feed.stages),
+        packed=any(isinstance(s, st.Pack) for s in feed.stages),
     )
     each = max(samples / n, 1e-9) if samples else 1.0
     case = case_of(work / max(samples, 1), costs.train / each) if samples else None

@@ -95,7 +95,10 @@ class LocalPipelineExecutor(PipelineExecutor):
         try:
             self._work(task, ranks, progress)
         except KeyboardInterrupt:
-            done = len(task.run.marked())
+            complete = task.run.marked()
+            for rank in set(ranks) - complete:
+                task.home.ended(rank, None)  # its process was ended, and cannot say so itself
+            done = len(complete)
             raise KeyboardInterrupt(
                 f"interrupted: {done} of {self.tasks} ranks are complete; the same command again runs the rest"
             ) from None
