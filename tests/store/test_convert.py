@@ -288,6 +288,22 @@ def test_a_conversion_in_parallel_keeps_the_order_and_goes_on_where_it_was_cut_o
     assert convert(str(tmp_path / "in"), str(tmp_path / "out")).skipped == 10
 
 
+def test_what_a_killed_conversion_left_is_removed_by_the_next_one(tmp_path):
+    killed = (
+        "import os, sys; from pathlib import Path; from thalweg.store.formats.format import WholeFile\n"
+        "file = WholeFile(Path(sys.argv[1])); file.temporary.write_text('half')\n"
+        "Path(f'{file.temporary}.parquet').write_text('half'); os.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run([sys.executable, "-c", killed, str(tmp_path / "out")], check=False)
+    assert len(list(tmp_path.iterdir())) == 3
+    one, other = formats.WholeFile(tmp_path / "out"), formats.WholeFile(tmp_path / "out")
+    one.temporary.write_text("whole")  # nobody takes what a living process writes
+    assert len(list(tmp_path.iterdir())) == 3
+    one.finish(keep=True)
+    other.finish(keep=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
 # E38 K08
 def test_a_piece_that_is_done_is_not_done_again(tmp_path):
     for k in range(3):

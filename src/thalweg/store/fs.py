@@ -7,8 +7,10 @@ format.
 import ctypes
 import errno
 import fcntl
+import glob
 import os
 import secrets
+import shutil
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -176,6 +178,20 @@ def is_alive(lock: Path) -> bool:
     finally:
         os.close(fd)
     return False
+
+
+def remove_left(folder: Path, start: str) -> None:
+    """Remove what dead processes left in a folder: names that begin so, whose lock file (`.life`) nobody holds."""
+    for lock in folder.glob(f"{glob.escape(start)}*.life*"):
+        if is_alive(lock):
+            continue
+        if lock.suffix == ".life":
+            for left in folder.glob(f"{glob.escape(lock.stem)}*"):
+                if left.is_dir():
+                    shutil.rmtree(left, ignore_errors=True)
+                elif left != lock:
+                    left.unlink(missing_ok=True)
+        lock.unlink(missing_ok=True)
 
 
 _REMOTE = ("nfs", "cifs", "smb", "fuse", "9p", "ceph", "gluster", "lustre", "beegfs", "afs")

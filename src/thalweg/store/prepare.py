@@ -225,11 +225,7 @@ def _drop_stale(cache: Path, stem: str, key: str) -> None:
     for old in cache.glob(f"{stem}-*"):
         if old.name != key:
             shutil.rmtree(old, ignore_errors=True)
-    for left in cache.glob(".making-*.life*"):
-        if not fs.is_alive(left):
-            if left.suffix == ".life":
-                shutil.rmtree(left.with_suffix(""), ignore_errors=True)
-            left.unlink(missing_ok=True)
+    fs.remove_left(cache, ".making-")
 
 
 def _make(path: str, name: str, format_: str, cache: Path, entry: Path) -> None:

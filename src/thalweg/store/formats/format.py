@@ -14,6 +14,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 
 from thalweg.core.errors import ConfigError, InputError, nearest
 from thalweg.core.sample import Sample
+from thalweg.store import fs
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +45,16 @@ class Writer(Protocol):
 
 
 class WholeFile:
-    """A file or directory that is made under another name and appears when it is whole."""
+    """A file or directory that is made under another name and appears when it is whole.
+
+    What a process that was killed left of it is removed.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        fs.remove_left(path.parent, f".{path.name}.")
         self.temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+        self._life = fs.Life(self.temporary.with_name(self.temporary.name + ".life"), new=True).begin()
 
     def finish(self, *, keep: bool) -> None:
         """Give it its name, or remove it."""
@@ -58,6 +64,7 @@ class WholeFile:
             shutil.rmtree(self.temporary, ignore_errors=True)
         else:
             self.temporary.unlink(missing_ok=True)
+        self._life.end()
 
 
 @runtime_checkable
