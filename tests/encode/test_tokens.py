@@ -1,5 +1,6 @@
 import os
 import threading
+import traceback
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
@@ -42,6 +43,7 @@ def test_a_wrong_name_is_refused_soon_where_no_hub_answers(tmp_path, monkeypatch
     with pytest.raises(InputError, match=r"no tokenizer loads from 'nowhere'") as told:
         load_tokenizer("nowhere")
     assert ".. Try" not in str(told.value)
+    assert "".join(traceback.format_exception(told.value)).count("Traceback") == 1
 
 
 def test_a_hub_whose_address_is_never_found_is_not_waited_for(monkeypatch):

@@ -18,8 +18,8 @@ import click
 
 from thalweg.core.errors import ConfigError, ThalwegError
 from thalweg.run.show import counted as counted  # noqa: PLC0414  (the commands take it from here)
+from thalweg.work.late import told_where_slow
 
-QUIET = 2.0  # seconds after which a command says what it does
 words_argument = click.argument("words", nargs=-1, metavar="[NAME.STAGE.SETTING=VALUE]...")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document to stdout instead of text.")
 
@@ -122,18 +122,15 @@ def long_work(text: str) -> Generator[None]:
         os.write(2, b"\ninterrupted; what is kept by now serves the next start\n")
         os._exit(130)
 
-    late = threading.Timer(QUIET, say, (text,))
-    late.daemon = True
     before = signal.getsignal(signal.SIGINT)
     # A shell lets what it runs in the background ignore Ctrl-C; and only the main thread may change what happens then.
     ours = threading.current_thread() is threading.main_thread() and before not in (None, signal.SIG_IGN)
     if ours:
         signal.signal(signal.SIGINT, leave)
-    late.start()
     try:
-        yield
+        with told_where_slow(text):
+            yield
     finally:
-        late.cancel()
         if ours:
             signal.signal(signal.SIGINT, before)
 

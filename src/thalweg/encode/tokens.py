@@ -22,6 +22,7 @@ from thalweg.core.extras import need
 from thalweg.encode.hub import answers, may_be_name
 from thalweg.encode.kept import Kept, kept_or_made, stamps
 from thalweg.encode.qwen import byte_alphabet, cache_folder, chatml_template, qwen_tokenizer
+from thalweg.work.late import told_where_slow
 
 __all__ = [
     "Vocabulary",
@@ -45,19 +46,8 @@ def load_tokenizer(path_or_object: Any) -> Any:
         ConfigError: an object that is no tokenizer.
     """
     if isinstance(path_or_object, (str, Path)):
-        transformers = need("transformers", why="load_tokenizer")
-        reach = _reach(str(path_or_object))
-        try:
-            return transformers.AutoTokenizer.from_pretrained(str(path_or_object), **reach)
-        except (OSError, ValueError) as error:
-            alone = sorted(Path(path_or_object).glob("*.tiktoken")) if Path(path_or_object).is_dir() else []
-            raise InputError(
-                f"no tokenizer loads from {str(path_or_object)!r}: {str(error).splitlines()[0].rstrip('.')}",
-                fix=f"{alone[0].name} holds ranks, which do not say how text is cut or which tokens are special: give"
-                " the model's tokenizer.json, or convert the ranks once with transformers' TikTokenConverter"
-                if alone
-                else "give a directory with tokenizer.json, or the hub name while the hub can be reached",
-            ) from error
+        with told_where_slow(f"loading the tokenizer {str(path_or_object)!r} ..."):
+            return _loaded(str(path_or_object))
     inner = getattr(path_or_object, "tokenizer", None)
     candidate = path_or_object if inner is None else inner
     if not (hasattr(candidate, "encode") and hasattr(candidate, "convert_tokens_to_ids")):
@@ -66,6 +56,22 @@ def load_tokenizer(path_or_object: Any) -> Any:
             fix="give a directory, a hub name, or what AutoTokenizer.from_pretrained returns",
         )
     return candidate
+
+
+def _loaded(name: str) -> Any:
+    transformers = need("transformers", why="load_tokenizer")
+    reach = _reach(name)
+    try:
+        return transformers.AutoTokenizer.from_pretrained(name, **reach)
+    except (OSError, ValueError) as error:
+        alone = sorted(Path(name).glob("*.tiktoken")) if Path(name).is_dir() else []
+        raise InputError(
+            f"no tokenizer loads from {name!r}: {str(error).splitlines()[0].rstrip('.')}",
+            fix=f"{alone[0].name} holds ranks, which do not say how text is cut or which tokens are special: give"
+            " the model's tokenizer.json, or convert the ranks once with transformers' TikTokenConverter"
+            if alone
+            else "give a directory with tokenizer.json, or the hub name while the hub can be reached",
+        ) from None  # its first line says it; the chain behind it is pages of two libraries
 
 
 def _reach(name: str) -> dict[str, bool]:
