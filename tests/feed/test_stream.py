@@ -50,6 +50,21 @@ def halves(columns):
     return {"input_ids": out}
 
 
+def doubled_or_refused(columns):
+    if any(ids[0] in (3, 10, 11) for ids in columns["input_ids"]):
+        raise ValueError("refused")
+    return {"input_ids": [2 * ids for ids in columns["input_ids"]]}
+
+
+WORKERS = {"inline": {}, "threads": {"workers": 2}, "processes": {"workers": 1}}
+
+
+def halves_or_refused(columns):
+    if any(ids[0] % 5 == 2 for ids in columns["input_ids"]):
+        raise ValueError("refused")
+    return halves(columns)
+
+
 BROKEN = set()
 CHAINS = {
     "plain": lambda f: f.batch(3, collate="raw"),
@@ -59,6 +74,9 @@ CHAINS = {
     "one_by_one": lambda f: f.map(grow_one_by_one, mode="threads", workers=3).batch(4, collate="raw"),
     "inline": lambda f: f.map(grow_one_by_one, mode="inline").batch(4, collate="raw"),
     "batched": lambda f: f.map(halves, batched=5, mode="threads", workers=2).batch(3, collate="raw"),
+    "refused": lambda f: f.map(
+        halves_or_refused, batched=4, mode="threads", workers=2, on_error="skip", max_bad=0.9
+    ).batch(3, collate="raw"),
     "window": lambda f: f.shuffle(3, buffer_size=7).batch(2, collate="raw"),
     "window_behind_map": lambda f: f.map(grow).shuffle(3, buffer_size=7).batch(2, collate="raw"),
     "fill": lambda f: f.pack(16, policy="fill", overlong="drop").batch(2),
@@ -474,6 +492,24 @@ def test_a_batched_function_gets_every_column_that_any_of_its_samples_has():
     assert seen[0] == {"a": [1, 2, None], "b": [None, 5, 6]}
     assert out == [{"a": 1, "b": None, "c": 0}, {"a": 2, "b": 5, "c": 5}, {"a": None, "b": 6, "c": 6}]
     run.close()
+
+
+@pytest.mark.parametrize("mode", ["inline", "threads", "processes"])
+def test_of_a_group_that_fails_only_the_bad_samples_are_left_out(tmp_path, mode):
+    data = [{"input_ids": np.array([k, k], np.int32)} for k in range(20)]
+    aside = tmp_path / "bad"
+    for rule, words in (("skip", {}), ("quarantine", {"quarantine": str(aside)})):
+        feed = from_stream(data).map(
+            doubled_or_refused, batched=8, mode=mode, on_error=rule, max_bad=3, **words, **WORKERS[mode]
+        )
+        run = loader(feed.batch(1, collate="raw"), tail="pad")
+        ids = [(i, int(b["samples"][0]["input_ids"][0])) for b in run for i in b.info.ids[0]]
+        assert ids == [(str(k), 2 * k) for k in range(20) if k not in {3, 10, 11}]
+        tally = next(v for v in run.stats().values() if isinstance(v, dict) and v.get("out") == 17)
+        assert tally["in"] == 20
+        assert (tally["quarantined"] if rule == "quarantine" else tally["dropped"]["failed"]) == 3
+        run.close()
+    assert sum(len(p.read_text().splitlines()) for p in aside.rglob("*.jsonl")) == 3
 
 
 def test_a_window_larger_than_what_may_be_ahead_does_not_stop_the_map():

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from thalweg.core.errors import BudgetError
+from thalweg.core.errors import BudgetError, StalledError, WorkerError
 from thalweg.core.tally import Tally
 from thalweg.feed import stages as st
 from thalweg.feed.call import EventCall, describe_event
@@ -108,6 +108,9 @@ class AMapNode:
                 return
 
     def _outputs(self, event: Event, turn: Turn) -> Iterator[Event]:
+        if self._may_be_split(event, turn):
+            yield from self._one_by_one(event)
+            return
         sub, name, epoch, source = event[SUB], event[ID], event[EPOCH], event[SOURCE]
         outputs, last = turn.outputs, turn.last and turn.error is None
         at = self._given[sub]
@@ -138,6 +141,36 @@ class AMapNode:
         self._past(event)
         if turn.error is not None or not outputs:
             yield (PASS, sub, None, (event[TOKEN], 0), None, epoch, source)
+
+    def _may_be_split(self, event: Event, turn: Turn) -> bool:
+        """Whether a group failed of which each sample may be tried alone; what hung or ended a process is not."""
+        error = turn.error
+        if error is None or self._stage.on_error == "raise" or isinstance(error, StalledError | WorkerError):
+            return False
+        return type(event[VALUE]) is list and len(event[VALUE]) > 1
+
+    def _one_by_one(self, event: Event) -> Iterator[Event]:
+        """Call a group that failed sample by sample, so that none but the bad ones is lost."""
+        sub, found, books = event[SUB], list[tuple[Any, Any, SourceEpoch]](), list[tuple[Event, int, Any]]()
+        for one in event[VALUE]:
+            made, failed = list[Any](), None
+            try:
+                made = list(self._call((ITEM, sub, [one], event[TOKEN], one[ID], one[EPOCH], one[SOURCE])))
+            except Exception as error:  # noqa: BLE001  (counted under the stage's rule)
+                failed = error
+            books.append((one, len(made), failed))
+            found += [(value, *name) for value, name in zip(made, self._names(one, len(made)), strict=True)]
+        for k, (value, name, source) in enumerate(found):
+            if k >= self._skip[sub]:
+                self.tally.out += 1
+                yield (ITEM, sub, value, (self._before[sub], k + 1, event[TOKEN]), name, event[EPOCH], source)
+        self._given[sub] = self._skip[sub] = 0
+        for one, made_of, failed in books:
+            self._count(one, made_of)
+            if failed is not None:
+                self._bad(one, failed)
+        self._past(event)
+        yield (PASS, sub, None, (event[TOKEN], 0), None, event[EPOCH], event[SOURCE])
 
     def _past(self, event: Event) -> None:
         self._before[event[SUB]] = event[TOKEN]
