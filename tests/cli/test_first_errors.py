@@ -296,3 +296,13 @@ def test_an_epoch_without_a_row_is_said_to_be_one(tmp_path):
     path = tmp_path / "data.py"
     path.write_text("import thalweg as tw\nfeed = tw.from_dataset([{'input_ids': [1]}]).take(0).batch(2)\n")
     assert invoke("simulate", f"{path}:feed").output.endswith("1 rank: no step fits: the epoch has no row\n")
+
+
+@pytest.mark.parametrize(
+    "words", [("why", "--step", "-1"), ("why", "--step", "0", "--seed", "-1"), ("simulate", "--seed", "-1")]
+)
+def test_steps_and_seeds_below_0_are_refused(feed_file, words):
+    command, *options = words
+    result = invoke(command, feed_file, *options)
+    assert result.exit_code == 2
+    assert "-1" in result.stderr

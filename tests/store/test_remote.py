@@ -69,6 +69,23 @@ def upload(url, options, data, **more):
             w.write(row)
 
 
+def test_rejected_rows_are_copied_behind_a_url_and_go_with_their_set(s3):
+    import fsspec
+
+    url, options, _ = s3
+    fs = fsspec.filesystem("s3", **options)
+
+    def rejected(**words):
+        upload(url, options, [{"input_ids": [1]}, {"input_ids": ["bad"]}], on_error="quarantine", **words)
+        fs.invalidate_cache()
+        return [fs.cat(path) for path in fs.ls(url) if path.endswith(".quarantine.jsonl")]
+
+    (one,) = rejected()
+    assert b"bad" in one
+    assert len(rejected(append=True)) == 2
+    assert len(rejected(overwrite=True)) == 1
+
+
 def test_a_set_is_written_and_read_behind_a_url_and_opening_costs_three_requests(s3, tmp_path):
     url, options, server = s3
     upload(url, options, rows(), shard_bytes=50_000)

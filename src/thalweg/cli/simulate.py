@@ -38,7 +38,7 @@ def feed_of(value: Any, target: str) -> Feed:
 @words_argument
 @click.option("--world", "worlds", default="1", show_default=True, help="Numbers of ranks, separated by commas.")
 @click.option("--accumulation", default=1, show_default=True, help="Micro-batches of a step.")
-@click.option("--seed", default=0, show_default=True, help="The loader's seed.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The loader's seed.")
 @click.option("--epoch", type=click.IntRange(0), default=0, show_default=True, help="Which epoch, from 0.")
 @html_option
 @json_option

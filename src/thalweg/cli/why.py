@@ -24,7 +24,7 @@ from thalweg.feed.rowsof import MicroRows, Origin, Seen, refuse_stream, why_samp
 )
 @click.argument("target")
 @words_argument
-@click.option("--step", type=int, help="Step of the run, from 0.")
+@click.option("--step", type=click.IntRange(0), help="Step of the run, from 0.")
 @click.option("--sample", help="Id of a sample.")
 @click.option("--rank", default=0, show_default=True)
 @click.option("--world", default=1, show_default=True, help="Number of ranks of the run.")
@@ -32,7 +32,7 @@ from thalweg.feed.rowsof import MicroRows, Origin, Seen, refuse_stream, why_samp
 @click.option(
     "--epochs", default=1, show_default=True, help="Epochs of the run; a sample is looked for in all of them."
 )
-@click.option("--seed", type=int, help="The loader's seed; default: 0, or as the ledger says.")
+@click.option("--seed", type=click.IntRange(0), help="The loader's seed; default: 0, or as the ledger says.")
 @click.option("--ledger", help="Folder of the run's ledger: a step as it was handed over, whatever the layout was.")
 @json_option
 def command(target: str, words: tuple[str, ...], as_json: bool, **asked: Any) -> None:

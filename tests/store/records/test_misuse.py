@@ -73,3 +73,15 @@ def test_an_index_that_is_no_whole_number_is_a_type_error(tmp_path, index):
     with pytest.raises(TypeError):
         _ = records[index]
     assert records[np.int64(-1)] == {"a": 1}
+
+
+def test_rejected_rows_stay_with_their_set_and_go_with_it(tmp_path):
+    def rejected(n, **words):
+        with tw.create_records(tmp_path / "set", on_error="quarantine", **words) as w:
+            w.write({"input_ids": [n]})
+            w.write({"input_ids": [f"bad {n}"]})
+        return list((tmp_path / "set").glob("*.quarantine.jsonl"))
+
+    assert len(rejected(1)) == 1
+    assert len(rejected(2, append=True)) == 2
+    assert len(rejected(3, overwrite=True)) == 1

@@ -74,6 +74,9 @@ class FarWriter(RecordsWriter):
         files, base = Both(self._stage, self._home), self._base
         copied: set[str] = set()
         writing.say()
+        rejected = f"{self.prefix}.quarantine.jsonl"
+        if (self._stage / rejected).exists():
+            copy_files(remote, self._stage, [rejected], writing)
         while True:
             whole = after(base, own, files, self.prefix, replace=self._replace, sync=False)
             mine = sorted(n for n in place.files_of(whole) if n not in copied and (self._stage / n).exists())
@@ -92,7 +95,8 @@ class FarWriter(RecordsWriter):
                 old = self._home.manifest(number)
             except FileNotFoundError:
                 continue
-            list(side_by_side(remote.remove, sorted(place.files_of(old) - place.files_of(whole))))
+            gone = (place.files_of(old) | place.rejected_of(old)) - place.files_of(whole) - place.rejected_of(whole)
+            list(side_by_side(remote.remove, sorted(gone)))
             remote.remove(place.manifest_path(Path(), number).name)
 
     def close(self) -> None:

@@ -97,6 +97,13 @@ def files_of(manifest: Manifest) -> set[str]:
     return {s.name for s in manifest.shards} | {f.name for f in manifest.indexes} | facts
 
 
+def rejected_of(manifest: Manifest) -> set[str]:
+    """List the files that hold rows a manifest counts as quarantined, of each writer one at most."""
+    if not manifest.quarantined:
+        return set()
+    return {f"{index.name.removesuffix('.index')}.quarantine.jsonl" for index in manifest.indexes}
+
+
 def is_ours(name: str) -> bool:
     """Whether a file of this name belongs to record sets, or is hidden."""
     return name.startswith(".") or any(p.fullmatch(name) for p in (_MANIFEST, _PARTS, _PART, _OWNED))
@@ -128,7 +135,8 @@ def sweep(folder: Path) -> list[str]:
         named: set[str] = set()
         for name in (p.name for p in folder.iterdir()):
             if _MANIFEST.fullmatch(name) or _PART.fullmatch(name):
-                named |= files_of(read_manifest(folder / name))
+                manifest = read_manifest(folder / name)
+                named |= files_of(manifest) | rejected_of(manifest)
         found = [(n, m[1]) for n in names if (m := _OWNED.fullmatch(n))]
         removed += [n for n, prefix in found if prefix in dead and n not in named]
         removed += [lives[prefix] for prefix in sorted(dead)]
@@ -149,7 +157,9 @@ def _drop_replaced(folder: Path) -> list[str]:
     removed: list[str] = []
     for number in old:
         path = manifest_path(folder, number)
-        for name in sorted(files_of(read_manifest(path)) - files_of(newest)):
+        manifest = read_manifest(path)
+        gone = (files_of(manifest) | rejected_of(manifest)) - files_of(newest) - rejected_of(newest)
+        for name in sorted(gone):
             (folder / name).unlink(missing_ok=True)
             removed.append(name)
         path.unlink(missing_ok=True)
