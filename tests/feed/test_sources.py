@@ -12,6 +12,8 @@ import pytest
 
 import thalweg as tw
 from thalweg.core.errors import ConfigError, InputError, SampleError
+from thalweg.feed import stages as st
+from thalweg.feed.mapped import Leaf
 from thalweg.feed.source import ObjectSource
 
 ROWS = [{"id": f"d{i}", "prompt": f"what is {i}?", "response": "word " * (i % 7 + 1)} for i in range(60)]
@@ -263,6 +265,80 @@ def test_a_sample_that_fails_keeps_its_place():
     assert any("sample '3'" in note for note in raised.value.__notes__)
     alone = tw.from_dataset(rows[:2], id="id").map(lambda s: None if s["id"] == "1" else s).batch(1)
     assert [float(b.info.weight.sum()) for b in tw.Loader(alone, return_tensors="np")] == [1.0, 0.0]
+
+
+def grouped(columns):
+    """A function of whole columns that refuses a group with a 7 in it."""
+    if 7 in columns["n"]:
+        raise ValueError("poison")
+    return {"twice": [2 * n for n in columns["n"]]}
+
+
+@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize("rule", ["skip", "quarantine"])
+def test_a_group_that_fails_loses_none_but_its_bad_sample(tmp_path, cached, rule):  # A38
+    rows = [{"n": n} for n in range(20)]
+    aside = {"quarantine": str(tmp_path / "bad")} if rule == "quarantine" else {}
+    feed = tw.from_dataset(rows, fingerprint="rows").map(grouped, batched=8, on_error=rule, max_bad=1, **aside)
+    feed = feed.cache(str(tmp_path / "made")) if cached else feed
+    batches = list(tw.Loader(feed.batch(5, collate="raw"), tail="pad", return_tensors="np", workers=0))
+    assert [s["twice"] for b in batches for s in b["samples"]] == [2 * n for n in range(20) if n != 7]
+    if rule == "quarantine":
+        lines = [json.loads(x) for p in (tmp_path / "bad").rglob("*.jsonl") for x in p.read_text().splitlines()]
+        assert [line["sample"] for line in lines] == [{"n": 7}]
+        assert "poison" in lines[0]["error"]
+    with pytest.raises(ValueError, match="poison") as raised:
+        feed = tw.from_dataset(rows, fingerprint="rows").map(grouped, batched=8)
+        list(tw.Loader((feed.cache() if cached else feed).batch(5, collate="raw"), return_tensors="np", workers=0))
+    assert any("while mapping sample '" in note for note in raised.value.__notes__)
+
+
+def test_the_books_of_a_function_on_groups_add_up():
+    leaf = Leaf(
+        "", ObjectSource([{"n": n} for n in range(20)]), [st.Map(grouped, batched=8, on_error="skip", max_bad=3)]
+    )
+    leaf.samples(np.arange(20), 0, 0)
+    tally = leaf.tallies[0]
+    assert (tally.taken, tally.out, dict(tally.dropped), tally.balance) == (20, 19, {"failed": 1}, 0)
+
+
+def test_samples_without_tokens_may_be_kept(tmp_path):
+    feed = tw.from_dataset([{"n": n} for n in range(20)], fingerprint="n").map(lambda s: {"m": s["n"]}).cache(tmp_path)
+    for world in (1, 2):
+        loaders = [tw.Loader(feed.batch(5, collate="raw"), topology=tw.Topology(rank, world)) for rank in range(world)]
+        assert sorted(s["m"] for l in loaders for b in l for s in b["samples"]) == list(range(20))  # noqa: E741
+
+
+SPARSE = [{"n": 0, "said": None}, {"n": 1}, {"n": 2, "said": "x"}, {"n": None, "said": "y"}]
+
+
+@pytest.mark.parametrize("kind", ["objects", "files", "records", "several", "stream"])
+def test_null_and_absent_stay_two_things(tmp_path, kind):  # E5
+    """A function sees the keys that its sample has, on every source."""
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(r) + "\n" for r in SPARSE))
+    for name in ("a", "b"):
+        with tw.create_records(str(tmp_path / name)) as writer:
+            for row in SPARSE:
+                writer.write(row)
+    feeds = {
+        "objects": lambda: tw.from_dataset(SPARSE),
+        "files": lambda: tw.from_files(str(tmp_path / "rows.jsonl")),
+        "records": lambda: tw.from_records(str(tmp_path / "a")),
+        "several": lambda: tw.concat({k: tw.from_records(str(tmp_path / k)) for k in "ab"}),
+        "stream": lambda: tw.from_stream(lambda: iter(SPARSE)),
+    }
+    seen = []
+
+    def look(sample):
+        seen.append(dict(sample))
+        return {"input_ids": np.zeros(1, np.int32)}
+
+    mapped = feeds[kind]().map(look, remove_columns="all", mode="inline").batch(1)
+    list(tw.Loader(mapped, return_tensors="np", workers=0))
+    assert seen == (SPARSE * 2 if kind == "several" else SPARSE)
+    if kind != "several":
+        found = feeds[kind]().map(lambda s: s, mode="inline").batch(4, collate="raw")
+        assert next(iter(tw.Loader(found, return_tensors="np", workers=0)))["samples"] == SPARSE
 
 
 def test_too_many_bad_samples_stop_the_run_with_the_rate():

@@ -20,6 +20,21 @@ LOSS_SPANS = "loss_spans"  # int32 (k, 2): half-open token ranges in the loss; a
 IGNORE_INDEX = -100
 
 
+class Absent:
+    """The mark of a row that does not have the key at all; None is a value. One to a process, however it is copied."""
+
+    def __repr__(self) -> str:
+        """Name itself."""
+        return "ABSENT"
+
+    def __reduce__(self) -> str:
+        """Pickle and copy as the one that there is."""
+        return "ABSENT"
+
+
+ABSENT = Absent()
+
+
 def offsets_of(sizes: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
     """Give the borders of ranges of these sizes end to end, int64 (k + 1,)."""
     offsets = np.zeros(len(sizes) + 1, np.int64)

@@ -233,6 +233,8 @@ def _planned(
     order = Order(tables, schedule, packer=packer, seed=shuffled, repack=not never, counts=counts)
     out = Compiled(leaves, order, packing, batching, _find(feed, st.Balance), row_maps, losses=losses)
     out.loss_unknown = losscount.unknown(feed.stages)
+    if out.loss_unknown is None and any(leaf.source.lengths is None for leaf in out.leaves):
+        out.loss_unknown = "samples without tokens"
     _identify(out, mix, seed, shuffled)
     out.changes = list(changes)
     if changes:

@@ -11,6 +11,7 @@ from thalweg.core.errors import StateError
 from thalweg.core.state import digest
 from thalweg.feed.compile import Compiled, compile_feed
 from thalweg.feed.feed import Feed
+from thalweg.plan.steps import TAILS
 
 _MEANS = {
     "data": "the data of its sources (rows, their order, or the names of sources)",
@@ -22,6 +23,9 @@ _MEANS = {
     "balance": "the balance",
     "batch": "the buckets or the token budget",
 }
+
+
+UNCHANGED = "give what state_dict() returned, unchanged"
 
 
 class StateWarning(UserWarning):
@@ -50,6 +54,18 @@ def written(parts: Mapping[str, str]) -> str:
     return " ".join(f"{k}:{v}" for k, v in sorted(parts.items()))
 
 
+def read(text: Any) -> dict[str, str]:
+    """Read what `written` wrote.
+
+    Raises:
+        StateError: it is something else.
+    """
+    pairs = [item.partition(":") for item in str(text).split()]
+    if any(not colon for _, colon, _ in pairs):
+        raise StateError(f"entry 'parts' of the state is {text!r}", fix=UNCHANGED)
+    return {name: value for name, _, value in pairs}
+
+
 def numbers_of(state: Mapping[str, Any], names: Sequence[str]) -> None:
     """Refuse a state whose numbers are missing, no numbers, or below 0.
 
@@ -59,10 +75,7 @@ def numbers_of(state: Mapping[str, Any], names: Sequence[str]) -> None:
     for name in names:
         text = str(state.get(name))
         if not text.isdecimal():
-            raise StateError(
-                f"entry {name!r} of the state is {state.get(name)!r}, not a count",
-                fix="give what state_dict() returned, unchanged",
-            )
+            raise StateError(f"entry {name!r} of the state is {state.get(name)!r}, not a count", fix=UNCHANGED)
 
 
 def refuse_kind(state: Mapping[str, Any], kind: str, version: int) -> None:
@@ -84,9 +97,9 @@ def compare(state: Mapping[str, Any], parts: Mapping[str, str], *, strict: bool 
     """Refuse a state of another feed, naming the first difference; warn where only a function's code differs.
 
     Raises:
-        StateError: data, seed, mix, packing or kept samples differ.
+        StateError: data, seed, mix, packing or kept samples differ, or the state is damaged.
     """
-    saved = dict(item.split(":", 1) for item in str(state.get("parts", "")).split())
+    saved = read(state.get("parts", ""))
     for name, means in _MEANS.items():
         if saved.get(name) != parts.get(name):
             raise StateError(
@@ -99,6 +112,9 @@ def compare(state: Mapping[str, Any], parts: Mapping[str, str], *, strict: bool 
             where="part 'ramp'",
             fix="load it with the ramp that it was saved with; .batch(n) with one n goes on from any",
         )
+    for name, good in (("fingerprint", state.get("fingerprint") == whole(saved)), ("tail", state.get("tail") in TAILS)):
+        if not good:
+            raise StateError(f"entry {name!r} of the state is {state.get(name)!r}", fix=UNCHANGED)
     if saved.get("map") != parts.get("map") and strict:
         warnings.warn(
             "the code of a map differs from the one that the state was saved with", StateWarning, stacklevel=3

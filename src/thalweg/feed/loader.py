@@ -21,6 +21,7 @@ from thalweg.feed.asked import accumulation_of, check, check_run, endless_rule, 
 from thalweg.feed.changed import going_on
 from thalweg.feed.compile import compile_feed
 from thalweg.feed.feed import Feed
+from thalweg.feed.identity import read as parts_in
 from thalweg.feed.ledger import Ledger
 from thalweg.feed.losses import lines
 from thalweg.feed.node import BatchNode, RunOptions
@@ -224,7 +225,7 @@ class FeedLoader:
         """Give what all ranks must agree on, as short words."""
         planned = self.feed.kind == "planned"
         state = {k: v for k, v in self.node.state().items() if planned or k in {"kind", "fingerprint"}}
-        parts = dict(item.split(":", 1) for item in str(state.pop("parts", "")).split())
+        parts = parts_in(state.pop("parts", ""))
         state.pop("changes", None)  # a digest of them is among the parts
         return {
             "seed": str(self.options.seed),

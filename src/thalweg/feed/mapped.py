@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from thalweg.feed.merge import BATCHED, SampleInfo, call, call_batched
 from thalweg.feed.source import Source, samples_of
 
 Ints = NDArray[np.int64]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -140,33 +141,45 @@ class Leaf:
         return out
 
     def _one(self, number: int, stage: st.Map, sample: Sample, index: int, info: SampleInfo | None) -> Sample | None:
-        tally = self.tallies.setdefault(number, Tally())
-        tally.taken += 1
+        self.tallies.setdefault(number, Tally()).taken += 1
         before = len(sample["input_ids"]) if stage.length == "same" and "input_ids" in sample else None
         try:
             made = _planned_call(stage, sample, info, before)
-        except Exception as error:
-            if stage.on_error == "raise":
-                error.add_note(self.place(index, stage))
-                raise
-            if stage.on_error == "quarantine":
-                tally.quarantined += 1
-            else:
-                tally.drop("failed")
-            self._failed(number, stage, error, index, sample)
+        except Exception as error:  # noqa: BLE001  (raised there, where the stage says so)
+            self._refused(number, error, index, sample, self.place(index, stage))
             return None
-        if not made:
-            tally.drop("dropped by the function")
-            return None
-        tally.out += 1
-        return made[0]
+        self._gave(number, 1, len(made))
+        return made[0] if made else None
 
-    def _failed(self, number: int, stage: st.Map, error: Exception, index: int, sample: Sample) -> None:
-        failure = Failed(number, index, self.place(index, stage), repr(error), traceback.format_exc(), sample)
+    def _gave(self, number: int, taken: int, made: int) -> None:
+        """Count what came of samples that did not fail."""
+        tally = self.tallies[number]
+        tally.out += made
+        tally.made += max(made - taken, 0)
+        if made < taken:
+            tally.drop("dropped by the function", taken - made)
+
+    def _refused(self, number: int, error: Exception, index: int, sample: Sample, place: str) -> None:
+        """Count a sample that failed, under the rule of its stage.
+
+        Raises:
+            Exception: the error, with a note that names the place (`on_error="raise"`).
+            BudgetError: as `account`.
+        """
+        stage, tally = self.maps[number], self.tallies[number]
+        if stage.on_error == "raise":
+            error.add_note(place)
+            raise error
+        if stage.on_error == "quarantine":
+            tally.quarantined += 1
+        else:
+            tally.drop("failed")
+        trace = "".join(traceback.format_exception(error))
+        failure = Failed(number, index, self.place(index, stage), repr(error), trace, sample)
         if self.failures is not None:
             self.failures.append(failure)
-            return
-        self.account(failure)
+        else:
+            self.account(failure)
 
     def account(self, failure: Failed) -> None:
         """Put a failed sample aside, and hold the stage to its budget.
@@ -189,26 +202,51 @@ class Leaf:
     def _batched(
         self, number: int, stage: st.Map, samples: Sequence[Sample | None], indices: Ints
     ) -> list[Sample | None]:
-        size = BATCHED if stage.batched is True else int(stage.batched)
-        there = [i for i, s in enumerate(samples) if s is not None]
+        there = [(i, s) for i, s in enumerate(samples) if s is not None]
         out: list[Sample | None] = [None] * len(samples)
-        for at in range(0, len(there), size):
-            part = there[at : at + size]
-            given = [s for i in part if (s := samples[i]) is not None]
-            try:
-                made = call_batched(stage, given)
-            except Exception as error:
-                error.add_note(self.place(int(indices[part[0]]), stage) + f" and the {len(part) - 1} behind it")
-                raise
-            if len(made) != len(part):
-                raise SampleError(
-                    f"{len(part)} samples became {len(made)}, and the plan has one place for each", where=str(stage),
-                    fix=".cache() behind this map",
-                )  # fmt: skip
-            for i, sample in zip(part, made, strict=True):
-                out[i] = sample
-        self.tallies.setdefault(number, Tally()).out += len(there)
+        for part in _groups(stage, there):
+            index = [int(indices[i]) for i, _ in part]
+            for made, of in self._called(number, [s for _, s in part], index):
+                if len(made) != len(of):
+                    raise SampleError(
+                        f"{len(of)} samples became {len(made)}, and the plan has one place for each", where=str(stage),
+                        fix=".cache() behind this map",
+                    )  # fmt: skip
+                for k, sample in zip(of, made, strict=True):
+                    out[part[k][0]] = sample
         return out
+
+    def _called(
+        self, number: int, samples: list[Sample], index: list[int], names: Sequence[str] | None = None
+    ) -> Iterator[tuple[list[Sample], range]]:
+        """Call a function on a group, and give (samples made, numbers of those taken).
+
+        Where some may fail, a group that fails is tried again sample by sample: none but the bad ones is lost.
+        """
+        stage, whole = self.maps[number], range(len(samples))
+
+        def place(k: int) -> str:
+            return self.place(index[k], stage) if names is None else f"while mapping sample {names[k]!r} in {stage}"
+
+        self.tallies.setdefault(number, Tally()).taken += len(samples)
+        try:
+            made = call_batched(stage, samples)
+        except Exception as error:
+            if stage.on_error == "raise":
+                error.add_note(place(0) + (f" and the {len(samples) - 1} behind it" if len(samples) > 1 else ""))
+                raise
+        else:
+            self._gave(number, len(samples), len(made))
+            yield made, whole
+            return
+        for k in whole:
+            try:
+                made = call_batched(stage, [samples[k]])
+            except Exception as error:  # noqa: BLE001  (counted)
+                self._refused(number, error, index[k], samples[k], place(k))
+            else:
+                self._gave(number, 1, len(made))
+                yield made, whole[k : k + 1]
 
     def outputs(self, indices: Ints) -> Iterator[tuple[str, Sample]]:
         """Give (id, sample) of all samples behind the functions, lists that they make included."""
@@ -217,7 +255,7 @@ class Leaf:
         todo: list[tuple[str, int, Sample]] = list(zip(ids, at, read, strict=True))
         for number, stage in enumerate(self.maps):
             if stage.batched:
-                todo = self._batches(stage, todo)
+                todo = self._batches(number, stage, todo)
             else:
                 todo = [made for one in todo for made in self._expanded(number, stage, *one)]
         yield from ((name, sample) for name, _, sample in todo)
@@ -225,36 +263,27 @@ class Leaf:
     def _expanded(
         self, number: int, stage: st.Map, name: str, index: int, sample: Sample
     ) -> list[tuple[str, int, Sample]]:
-        tally = self.tallies.setdefault(number, Tally())
-        tally.taken += 1
+        self.tallies.setdefault(number, Tally()).taken += 1
         try:
             made = call(stage, sample, SampleInfo(name, self.name, index, 0) if stage.with_info else None)
-        except Exception as error:
-            if stage.on_error == "raise":
-                error.add_note(f"while mapping sample {name!r} in {stage}")
-                raise
-            if stage.on_error == "quarantine":
-                tally.quarantined += 1
-            else:
-                tally.drop("failed")
-            self._failed(number, stage, error, index, sample)
+        except Exception as error:  # noqa: BLE001  (raised there, where the stage says so)
+            self._refused(number, error, index, sample, f"while mapping sample {name!r} in {stage}")
             return []
-        tally.out += len(made)
-        tally.made += max(len(made) - 1, 0)
-        if not made:
-            tally.drop("dropped by the function")
+        self._gave(number, 1, len(made))
         return [(name if len(made) == 1 else f"{name}#{k}", index, s) for k, s in enumerate(made)]
 
-    def _batches(self, stage: st.Map, todo: Sequence[tuple[str, int, Sample]]) -> list[tuple[str, int, Sample]]:
-        size = BATCHED if stage.batched is True else int(stage.batched)
+    def _batches(
+        self, number: int, stage: st.Map, todo: Sequence[tuple[str, int, Sample]]
+    ) -> list[tuple[str, int, Sample]]:
         out: list[tuple[str, int, Sample]] = []
-        for at in range(0, len(todo), size):
-            part = todo[at : at + size]
-            made = call_batched(stage, [s for *_, s in part])
-            if len(made) == len(part):
-                out.extend((name, i, s) for (name, i, _), s in zip(part, made, strict=True))
-            else:
-                out.extend((f"{part[0][0]}#{k}", part[0][1], s) for k, s in enumerate(made))
+        for part in _groups(stage, todo):
+            names, index = [name for name, *_ in part], [i for _, i, _ in part]
+            for made, of in self._called(number, [s for *_, s in part], index, names):
+                first = of.start
+                if len(made) == len(of):
+                    out.extend((names[k], index[k], s) for k, s in zip(of, made, strict=True))
+                else:
+                    out.extend((f"{names[first]}#{k}", index[first], s) for k, s in enumerate(made))
         return out
 
     def place(self, index: int, stage: st.Stage) -> str:
@@ -263,6 +292,11 @@ class Leaf:
         where = f"while mapping sample {self.source.ids(at)[0]!r} (row {index}"
         where += f" of source {self.name!r})" if self.name else ")"
         return f"{where} in {stage}"
+
+
+def _groups(stage: st.Map, items: Sequence[T]) -> Iterator[Sequence[T]]:
+    size = BATCHED if stage.batched is True else int(stage.batched)
+    return (items[at : at + size] for at in range(0, len(items), size))
 
 
 def _planned_call(stage: st.Map, sample: Sample, info: SampleInfo | None, before: int | None) -> list[Sample]:

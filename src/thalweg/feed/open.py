@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.core.errors import ConfigError, InputError, nearest
+from thalweg.core.sample import ABSENT
 from thalweg.feed.feed import Feed
 from thalweg.feed.source import Columns, ObjectSource
 from thalweg.feed.stages import From, FromStream
@@ -66,7 +67,8 @@ class RecordsSource:
 
     def read(self, indices: NDArray[np.int64], columns: Sequence[str] | None = None) -> Columns:
         """Gather rows in the order asked."""
-        read: Columns = self.records.read(indices, columns=self.columns if columns is None else columns)
+        wanted = self.columns if columns is None else columns
+        read: Columns = self.records.read(indices, columns=wanted, absent=ABSENT)
         return read
 
     def token_places(self, indices: NDArray[np.int64], together: int) -> Any:

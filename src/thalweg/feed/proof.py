@@ -277,6 +277,7 @@ def _same_rows_of(parts: list[Stretch], out: Verdict) -> None:
 def _against_plan(table: _Table, feed: Any, head: dict[str, Any], seed: int | None, out: Verdict) -> None:
     """Compare what was delivered with what the plan says, row by row."""
     from thalweg.feed.identity import parts_of  # noqa: PLC0415
+    from thalweg.feed.identity import read as parts_in  # noqa: PLC0415
     from thalweg.feed.rowsof import Ask, planned_digests  # noqa: PLC0415  (plans only where a feed is given)
     from thalweg.feed.sourcepasses import SourcePasses  # noqa: PLC0415
 
@@ -286,7 +287,7 @@ def _against_plan(table: _Table, feed: Any, head: dict[str, Any], seed: int | No
     ask = Ask.of(head, seed)
     compiled = ask.compiled(feed)
     mine = parts_of(compiled)
-    told = dict(item.split(":", 1) for item in str(head.get("parts", "")).split())
+    told = parts_in(head.get("parts", ""))
     other = [k for k, v in told.items() if k not in {"map", "ramp"} and mine.get(k) != v]
     if other and not head.get("changes"):
         out.problems.append(

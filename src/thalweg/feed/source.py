@@ -12,7 +12,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from thalweg.core.errors import ConfigError, InputError, SampleError, nearest
-from thalweg.core.sample import IGNORE_INDEX, INPUT_IDS, LABELS, LOSS_SPANS, Ragged, Sample
+from thalweg.core.sample import ABSENT, IGNORE_INDEX, INPUT_IDS, LABELS, LOSS_SPANS, Ragged, Sample
 from thalweg.core.state import digest
 
 Columns = Mapping[str, Any]
@@ -52,7 +52,7 @@ class Source(Protocol):
         ...
 
     def read(self, indices: NDArray[np.int64], columns: Sequence[str] | None = None) -> Columns:
-        """Read rows in the order asked: {column: Ragged | array | list}."""
+        """Read rows in the order asked: {column: Ragged | array | list}; ABSENT where a row does not have the key."""
         ...
 
     def ids(self, indices: NDArray[np.int64]) -> list[str]:
@@ -70,11 +70,11 @@ def hash_ids(ids: Sequence[str]) -> NDArray[np.uint64]:
 
 
 def samples_of(read: Columns, n: int) -> list[dict[str, Any]]:
-    """Turn {column: values of n rows} into n dicts. Columns that a row does not have (None) are left out."""
+    """Turn {column: values of n rows} into n dicts. What a row does not have (ABSENT) is left out; null stays None."""
     rows: list[dict[str, Any]] = [{} for _ in range(n)]
     for name, values in read.items():
         for row, value in zip(rows, values, strict=True):
-            if value is not None:
+            if value is not ABSENT:
                 row[name] = value
     return rows
 
@@ -88,10 +88,11 @@ def columns_of(samples: Sequence[Mapping[str, Any]], names: Iterable[str] = ()) 
         names = dict.fromkeys(name for s in samples for name in s)
     out: dict[str, Any] = {}
     for name in names:
-        values = [s.get(name) for s in samples]
-        if name in (INPUT_IDS, LABELS) and all(v is not None for v in values):
+        values = [s.get(name, ABSENT) for s in samples]
+        whole = not any(v is None or v is ABSENT for v in values)
+        if name in (INPUT_IDS, LABELS) and whole:
             out[name] = whole_numbers(name, values, np.int32 if name == INPUT_IDS else np.int64)
-        elif name == LOSS_SPANS and all(v is not None for v in values):
+        elif name == LOSS_SPANS and whole:
             spans = [np.asarray(v, np.int32).reshape(-1, 2) for v in values]
             flat = np.concatenate([np.empty((0, 2), np.int32), *spans])
             out[name] = Ragged(flat, np.cumsum([0, *map(len, spans)]))

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from thalweg.core.errors import StateError
 from thalweg.core.state import State, digest
 from thalweg.feed.identity import StateWarning
+from thalweg.feed.identity import read as parts_in
 from thalweg.feed.streamgiven import Given
 
 KIND, VERSION = "stream", "1"
@@ -91,7 +92,7 @@ def read(state: Mapping[str, Any], identity: Mapping[str, str], shards: int) -> 
             f"the state has {state['shards']} sub-streams and this feed {shards}", where="from_stream(shards=)",
             fix=f"say shards={state['shards']}; the number of ranks must divide it",
         )  # fmt: skip
-    saved = dict(item.split(":", 1) for item in str(state["parts"]).split())
+    saved = parts_in(state["parts"])
     for part in sorted({**saved, **identity}):
         if saved.get(part) != identity.get(part) and part != "map":
             raise StateError(

@@ -19,7 +19,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from thalweg.core.errors import ConfigError, InputError, nearest
-from thalweg.core.sample import Sample
+from thalweg.core.sample import ABSENT, Sample
 from thalweg.store.prepare import Table, expand, format_of, prepare
 
 _OPEN_FILES = 64
@@ -118,10 +118,10 @@ class Files:
                 break
 
     def read(self, indices: Any, columns: Sequence[str] | None = None) -> dict[str, list[Any]]:
-        """Read rows by columns: {name: list of k values}, None where a row has no such key."""
+        """Read rows by columns: {name: list of k values}, ABSENT where a row has no such key."""
         rows = [self[int(i)] for i in np.asarray(indices).tolist()]
         names = columns if columns is not None else list(dict.fromkeys(name for row in rows for name in row))
-        return {name: [row.get(name) for row in rows] for name in names}
+        return {name: [row.get(name, ABSENT) for row in rows] for name in names}
 
     def ids(self, indices: Any) -> list[str]:
         """Give the ids of rows: a column where one was named, else "file:row"."""

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.core.errors import RecordsError, SampleError, nearest
-from thalweg.core.sample import INPUT_IDS, Ragged, Sample
+from thalweg.core.sample import ABSENT, INPUT_IDS, Ragged, Sample
 from thalweg.store.records import hashing
-from thalweg.store.records.column import ABSENT, Column, from_batch, from_values, pieces, prepared
+from thalweg.store.records.column import Column, from_batch, from_values, pieces, prepared
 from thalweg.store.records.fingerprint import Content
 from thalweg.store.records.kinds import JSON, NULL, STANDARD, Kind, conform, join, of
 from thalweg.store.records.plain import Plain

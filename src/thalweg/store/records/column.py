@@ -11,21 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.core.sample import Ragged, offsets_of
+from thalweg.core.sample import ABSENT, Ragged, offsets_of
 from thalweg.store.records import hashing, nested
 from thalweg.store.records.fingerprint import Content
 from thalweg.store.records.kinds import JSON, NULL, Kind, conform
-
-
-class Absent:
-    """The mark of a row that does not have the key at all; None is a value."""
-
-    def __repr__(self) -> str:
-        """Name itself."""
-        return "ABSENT"
-
-
-ABSENT = Absent()
 
 
 @dataclass(slots=True)

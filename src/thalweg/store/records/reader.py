@@ -160,16 +160,17 @@ class Records:
         assert self._single is not None
         return self._single.everything(lambda a, b: self.rows(np.arange(a, b)))
 
-    def read(self, indices: Any, columns: Sequence[str] | None = None) -> dict[str, Any]:
+    def read(self, indices: Any, columns: Sequence[str] | None = None, *, absent: Any = None) -> dict[str, Any]:
         """Read rows by columns, in the order asked.
 
         Args:
             indices: row numbers (k,), any order, repeats allowed, negative ones from the end; or a slice.
             columns: names; None: all.
+            absent: what stands where a row does not have the key; where it has null there is None.
 
         Returns:
             Arrays as Ragged with k rows, numbers as (k,), everything else as a list of k values. Where one of the
-            rows has no value, a list with None in its place.
+            rows has no value, a list with None or `absent` in its place.
 
         Raises:
             IndexError: a row that does not exist.
@@ -191,7 +192,25 @@ class Records:
             if blocks is None:
                 blocks = self._touch(rows)
             out[name] = public(self._opened.decoder.column(name, rows, blocks))
+        if absent is not None and blocks is not None:
+            self._mark(out, absent, rows, blocks)
         return out
+
+    def _mark(self, out: dict[str, Any], absent: Any, rows: NDArray[np.int64], blocks: NDArray[np.int64]) -> None:
+        """Put a mark where a row does not have the key, in columns that have None somewhere."""
+        holed = [name for name, values in out.items() if isinstance(values, list) and any(v is None for v in values)]
+        for i, keys in enumerate(self._keys_of(rows, blocks) if holed else ()):
+            for name in holed:
+                if name not in keys:
+                    out[name][i] = absent
+
+    def _keys_of(self, rows: NDArray[np.int64], blocks: NDArray[np.int64]) -> list[list[str]]:
+        """Give the keys of each row, in the order in which they were written."""
+        table = self._opened.table
+        numbers = self._opened.decoder.column(KEYS, rows, blocks)
+        keyed = [None] * len(rows) if isinstance(numbers, Column) and numbers.kind.base == "null" else _plain(numbers)
+        layouts = table.layout[blocks].tolist()
+        return [table.layouts[layout].keys[number or 0] for layout, number in zip(layouts, keyed, strict=True)]
 
     def token_places(self, rows: NDArray[np.int64], together: int = 1) -> Places | None:
         """Say where the `input_ids` of rows lie, for one copy out of many sets; None where they are not mapped.
@@ -224,20 +243,13 @@ class Records:
         """Read rows as dicts, each with the keys it was written with, in their order."""
         self._guard.look()
         blocks = self._touch(rows)
-        table, decoder = self._opened.table, self._opened.decoder
+        decoder = self._opened.decoder
         lists: dict[str, list[Any]] = {}
         for name in self._columns:
             found = decoder.column(name, rows, blocks)
             lists[name] = found if isinstance(found, list) else found.to_list()
-        numbers = decoder.column(KEYS, rows, blocks)
-        keyed = [None] * len(rows) if isinstance(numbers, Column) and numbers.kind.base == "null" else _plain(numbers)
-        layouts = table.layout[blocks].tolist()
         keep = set(self._columns)
-        out: list[Sample] = []
-        for i, (layout, number) in enumerate(zip(layouts, keyed, strict=True)):
-            keys = table.layouts[layout].keys[number or 0]
-            out.append({k: lists[k][i] for k in keys if k in keep})
-        return out
+        return [{k: lists[k][i] for k in keys if k in keep} for i, keys in enumerate(self._keys_of(rows, blocks))]
 
     def _touch(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         blocks = self._opened.table.of_rows(rows)
