@@ -214,11 +214,21 @@ def test_the_losses_of_a_real_model_over_slices_sum_to_its_loss_of_the_row(size,
         assert total / row.info.num_label_tokens == pytest.approx(float(out.loss), abs=1e-5)
 
 
+BATCHINGS = {
+    "packed": lambda feed: feed.pack(64).batch(2),
+    "padded": lambda feed: feed.batch(2),
+    "buckets": lambda feed: feed.bucket([10, 20], [4, 2, 1]),
+    "budget": lambda feed: feed.token_budget(60),
+}
+
+
 # E48
-def test_a_stage_that_needs_no_tokens_steps_with_its_peers_and_reads_nothing():
+@pytest.mark.parametrize("batching", BATCHINGS)
+def test_a_stage_that_needs_no_tokens_steps_with_its_peers_and_reads_nothing(batching):
     lengths = [9, 14, 30, 5, 22, 17, 3, 28] * 3
     rows = [{"input_ids": np.ones(n, np.int32), "id": str(i)} for i, n in enumerate(lengths)]
-    feed = tw.from_dataset(rows, id="id", fingerprint="stages").shuffle().pack(64).batch(2)
+    feed = tw.from_dataset(rows, id="id", fingerprint="stages").shuffle()
+    feed = BATCHINGS[batching](feed)
     words = {"epochs": 2, "tail": "pad", "gradient_accumulation_steps": 2}
     reads = loader(feed, (0, 1), (1, 2), **words)
     idle = loader(feed, (0, 1), (1, 2), read=False, **words)

@@ -174,7 +174,11 @@ class Micros:
     def unread(self, place: Place, number: int) -> Iterator[tuple[Batch, Micro]]:
         """Give the micro-batches of `of` as empty batches: who stands where, and nothing read."""
         for micro in self.of(place, number):
-            info = BatchInfo(weight=np.append(np.ones(micro.rows, np.float32), np.zeros(micro.filler, np.float32)))
+            rows, filler = micro.rows, micro.filler
+            if micro.shape is not None:  # each document is a row
+                rows = sum(int(b.offsets[z] - b.offsets[a]) for b, a, z in self.blocks([micro]))
+                filler = micro.shape[0] - rows
+            info = BatchInfo(weight=np.append(np.ones(rows, np.float32), np.zeros(filler, np.float32)))
             self.inform(info, micro, self.label_tokens([micro])[0])
             yield Batch(info=info), micro
 

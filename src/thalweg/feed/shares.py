@@ -53,6 +53,8 @@ class Shares:
 
     def stats(self, order: Planned) -> dict[str, dict[str, float]]:
         """Give {"proportions": share of each source so far}; nothing before the first step, or for one source."""
+        if len(self.names) == 1:
+            return {}
         self._close(order)
         total = int(self.counts.sum())
         if not total:
