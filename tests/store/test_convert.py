@@ -91,6 +91,19 @@ def test_ids_that_were_given_beside_the_rows_are_not_lost(tmp_path, target):
     assert tw.open_records(tmp_path / "back").ids([0, 1, 2]) == names
 
 
+@pytest.mark.parametrize("n", [0, 3])
+def test_a_set_that_is_made_of_another_keeps_its_tokenizer_and_its_special_ids(tmp_path, n):
+    about = {"tokenizer": "abc", "pad_id": 7, "eos_id": 2, "vocab_size": 100}
+    with tw.create_records(str(tmp_path / "a"), lineage=about, vocab_size=100) as writer:
+        for k in range(n):
+            writer.write({"input_ids": np.full(k + 1, k, np.int32)})
+    made = convert(str(tmp_path / "a"), str(tmp_path / "b"))
+    again = tw.open_records(str(tmp_path / "b"), expect={"tokenizer": "abc"})
+    assert (made.rows, len(again)) == (n, n)
+    assert {k: again.lineage[k] for k in about} == about
+    assert again.fingerprint == tw.open_records(str(tmp_path / "a")).fingerprint
+
+
 def test_token_totals_are_equal_on_both_sides_of_megatron_files(tmp_path, records):
     out = convert(str(records), str(tmp_path / "web.bin"), target_format="megatron")
     assert out.left_out == ["loss_spans", "text", "n", "score", "meta"]

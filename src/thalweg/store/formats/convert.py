@@ -229,7 +229,8 @@ def piece(job: Job) -> Done:
         bad.abandon()
     out: Any
     if job.target == "records":
-        lineage = {"inputs": job.inputs, "format": job.source}
+        before = records_set.lineage(job.units[0].path) if job.source == "records" else {}
+        lineage = {**before, "inputs": job.inputs, "format": job.source}
         out = PartWriter(job.path, job.number, job.pieces, lineage=lineage)
     else:
         out = formats.get(job.target).writer(Path(job.path), job.schema)

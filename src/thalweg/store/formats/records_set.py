@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from thalweg.core.errors import ConfigError
 from thalweg.core.sample import Sample
@@ -15,7 +16,12 @@ _ROWS, _STEP = 65_536, 256
 def units(path: str) -> list[Unit]:
     """Cut the rows into runs."""
     n = len(open_records(path))
-    return [Unit(path, a, min(a + _ROWS, n)) for a in range(0, n, _ROWS)]
+    return [Unit(path, a, min(a + _ROWS, n)) for a in range(0, max(n, 1), _ROWS)]
+
+
+def lineage(path: str) -> dict[str, Any]:
+    """Say what made a set: its tokenizer and special ids stay those of what is made from it."""
+    return dict(open_records(path).lineage)
 
 
 def schema(path: str) -> dict[str, str]:
