@@ -302,6 +302,19 @@ def test_the_books_of_a_function_on_groups_add_up():
     assert (tally.taken, tally.out, dict(tally.dropped), tally.balance) == (20, 19, {"failed": 1}, 0)
 
 
+def test_a_sample_that_is_a_group_by_itself_is_called_once():
+    calls = []
+
+    def noted(columns):
+        calls.append(columns["n"])
+        return grouped(columns)
+
+    stage = st.Map(noted, batched=2, on_error="skip", max_bad=3)
+    made = Leaf("", ObjectSource([{"n": n} for n in (1, 2, 7)]), [stage]).samples(np.arange(3), 0, 0)
+    assert [None if s is None else s["twice"] for s in made] == [2, 4, None]
+    assert calls == [[1, 2], [7]]
+
+
 def test_samples_without_tokens_may_be_kept(tmp_path):
     feed = tw.from_dataset([{"n": n} for n in range(20)], fingerprint="n").map(lambda s: {"m": s["n"]}).cache(tmp_path)
     for world in (1, 2):

@@ -54,7 +54,7 @@ def written(parts: Mapping[str, str]) -> str:
     return " ".join(f"{k}:{v}" for k, v in sorted(parts.items()))
 
 
-def read(text: Any) -> dict[str, str]:
+def parts_in(text: Any) -> dict[str, str]:
     """Read what `written` wrote.
 
     Raises:
@@ -99,7 +99,7 @@ def compare(state: Mapping[str, Any], parts: Mapping[str, str], *, strict: bool 
     Raises:
         StateError: data, seed, mix, packing or kept samples differ, or the state is damaged.
     """
-    saved = read(state.get("parts", ""))
+    saved = parts_in(state.get("parts", ""))
     for name, means in _MEANS.items():
         if saved.get(name) != parts.get(name):
             raise StateError(

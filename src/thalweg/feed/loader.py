@@ -21,7 +21,7 @@ from thalweg.feed.asked import accumulation_of, check, check_run, endless_rule, 
 from thalweg.feed.changed import going_on
 from thalweg.feed.compile import compile_feed
 from thalweg.feed.feed import Feed
-from thalweg.feed.identity import read as parts_in
+from thalweg.feed.identity import parts_in
 from thalweg.feed.ledger import Ledger
 from thalweg.feed.losses import lines
 from thalweg.feed.node import BatchNode, RunOptions

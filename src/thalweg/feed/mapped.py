@@ -223,30 +223,24 @@ class Leaf:
 
         Where some may fail, a group that fails is tried again sample by sample: none but the bad ones is lost.
         """
-        stage, whole = self.maps[number], range(len(samples))
-
-        def place(k: int) -> str:
-            return self.place(index[k], stage) if names is None else f"while mapping sample {names[k]!r} in {stage}"
-
+        stage, every = self.maps[number], range(len(samples))
         self.tallies.setdefault(number, Tally()).taken += len(samples)
-        try:
-            made = call_batched(stage, samples)
-        except Exception as error:
-            if stage.on_error == "raise":
-                error.add_note(place(0) + (f" and the {len(samples) - 1} behind it" if len(samples) > 1 else ""))
-                raise
-        else:
-            self._gave(number, len(samples), len(made))
-            yield made, whole
-            return
-        for k in whole:
+        groups = [every]
+        while groups:
+            of = groups.pop(0)
             try:
-                made = call_batched(stage, [samples[k]])
-            except Exception as error:  # noqa: BLE001  (counted)
-                self._refused(number, error, index[k], samples[k], place(k))
+                made = call_batched(stage, samples[of.start : of.stop])
+            except Exception as error:  # noqa: BLE001  (raised there, where the stage says so)
+                if len(of) > 1 and stage.on_error != "raise":
+                    groups = [every[k : k + 1] for k in every]
+                    continue
+                at = of.start
+                place = self.place(index[at], stage) if names is None else _named(names[at], stage)
+                place += f" and the {len(of) - 1} behind it" * (len(of) > 1)
+                self._refused(number, error, index[at], samples[at], place)
             else:
-                self._gave(number, 1, len(made))
-                yield made, whole[k : k + 1]
+                self._gave(number, len(of), len(made))
+                yield made, of
 
     def outputs(self, indices: Ints) -> Iterator[tuple[str, Sample]]:
         """Give (id, sample) of all samples behind the functions, lists that they make included."""
@@ -267,7 +261,7 @@ class Leaf:
         try:
             made = call(stage, sample, SampleInfo(name, self.name, index, 0) if stage.with_info else None)
         except Exception as error:  # noqa: BLE001  (raised there, where the stage says so)
-            self._refused(number, error, index, sample, f"while mapping sample {name!r} in {stage}")
+            self._refused(number, error, index, sample, _named(name, stage))
             return []
         self._gave(number, 1, len(made))
         return [(name if len(made) == 1 else f"{name}#{k}", index, s) for k, s in enumerate(made)]
@@ -292,6 +286,10 @@ class Leaf:
         where = f"while mapping sample {self.source.ids(at)[0]!r} (row {index}"
         where += f" of source {self.name!r})" if self.name else ")"
         return f"{where} in {stage}"
+
+
+def _named(name: str, stage: st.Map) -> str:
+    return f"while mapping sample {name!r} in {stage}"
 
 
 def _groups(stage: st.Map, items: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -15,6 +15,7 @@ from thalweg.core.errors import StateError
 from thalweg.feed import stages as st
 from thalweg.feed.compile import Compiled
 from thalweg.feed.even import Dealer, Shapes, balanced_order, row_widths, warn_uneven
+from thalweg.feed.identity import UNCHANGED
 from thalweg.feed.node import RunOptions
 from thalweg.feed.weights import LabelCounter
 from thalweg.plan.epoch import Block
@@ -136,7 +137,7 @@ class Micros:
             raise StateError(
                 f"the state stands at row {row:,} of block {block:,} of epoch {epoch:,}, "
                 + (f"which has {rows:,} rows" if block < blocks else f"and the epoch has {blocks:,} blocks"),
-                fix="give what state_dict() returned, unchanged",
+                fix=UNCHANGED,
             )
 
     def of(self, place: Place, number: int) -> Iterator[Micro]:

@@ -276,8 +276,7 @@ def _same_rows_of(parts: list[Stretch], out: Verdict) -> None:
 
 def _against_plan(table: _Table, feed: Any, head: dict[str, Any], seed: int | None, out: Verdict) -> None:
     """Compare what was delivered with what the plan says, row by row."""
-    from thalweg.feed.identity import parts_of  # noqa: PLC0415
-    from thalweg.feed.identity import read as parts_in  # noqa: PLC0415
+    from thalweg.feed.identity import parts_in, parts_of  # noqa: PLC0415
     from thalweg.feed.rowsof import Ask, planned_digests  # noqa: PLC0415  (plans only where a feed is given)
     from thalweg.feed.sourcepasses import SourcePasses  # noqa: PLC0415
 

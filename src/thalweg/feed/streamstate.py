@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 from thalweg.core.errors import StateError
 from thalweg.core.state import State, digest
-from thalweg.feed.identity import StateWarning
-from thalweg.feed.identity import read as parts_in
+from thalweg.feed.identity import StateWarning, parts_in, written
 from thalweg.feed.streamgiven import Given
 
 KIND, VERSION = "stream", "1"
@@ -59,7 +58,7 @@ def write(
     state: State = {
         "kind": KIND,
         "version": VERSION,
-        "parts": " ".join(f"{k}:{v}" for k, v in sorted(identity.items())),
+        "parts": written(identity),
         "fingerprint": digest({k: v for k, v in identity.items() if k != "map"}),
         "shards": str(shards),
         "step": str(step),

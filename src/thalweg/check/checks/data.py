@@ -17,9 +17,9 @@ from thalweg.check.finding import Finding, Level
 from thalweg.core.sample import INPUT_IDS
 
 CONSTANT = 0.98  # share of one value from which a column says nothing
-MEDIA = ("image", "images", "video", "videos", "audio", "audios")  # columns that refer to media
 DUPLICATES = 0.001  # share of repeated samples that is mentioned
 MARKS = {"image": "<image>", "video": "<video>", "audio": "<audio>"}
+MEDIA = tuple(kind + end for kind in MARKS for end in ("", "s"))  # columns that refer to media
 REASONS = 3  # different ones that are told
 FEW = 20  # samples below which a column cannot be called constant
 
